@@ -1,0 +1,263 @@
+"""The words every room speaks.
+
+Shapes use one alphabet: B batch, H history, T time, X Y Z space, P points, C channels, D latent width; channels are
+last at every border. Values are physical (never normalised) unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ups.errors import UserError
+
+AXES = ("x", "y", "z")
+
+Kind = Literal["periodic", "value", "flux", "robin", "reflecting", "open"]
+KINDS: tuple[Kind, ...] = ("periodic", "value", "flux", "robin", "reflecting", "open")
+
+
+@dataclass(frozen=True)
+class Side:
+    """What holds on one side of an axis: the kind, and the prescribed value (or flux) per channel, 0 if empty."""
+
+    kind: Kind
+    value: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UserError(f"boundary kind {self.kind!r} is unknown; use one of {', '.join(KINDS)}")
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """One (lower, upper) pair of sides per axis."""
+
+    sides: tuple[tuple[Side, Side], ...]
+
+    def __post_init__(self) -> None:
+        for axis, (lower, upper) in enumerate(self.sides):
+            if (lower.kind == "periodic") != (upper.kind == "periodic"):
+                raise UserError(f"axis {AXES[axis]} is periodic on one side only; make both sides periodic or neither")
+
+    @classmethod
+    def all(cls, kind: Kind, dimension: int, value: tuple[float, ...] = ()) -> Boundary:
+        """The same kind on every side: `Boundary.all("periodic", 1)`."""
+        return cls(((Side(kind, value), Side(kind, value)),) * dimension)
+
+    @property
+    def periodic(self) -> tuple[bool, ...]:
+        return tuple(lower.kind == "periodic" for lower, _ in self.sides)
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A rectangular grid that knows where its points truly are.
+
+    `positions[i]` are the coordinates along axis i (float64, increasing), `extent[i]` the domain's (lower, upper).
+    Cell centres and nodes differ by half a cell: taking one for the other costs more error than most models have.
+    """
+
+    positions: tuple[Float[Tensor, " n"], ...]
+    extent: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def cell_centred(cls, shape: Sequence[int], extent: Sequence[tuple[float, float]] | None = None) -> Grid:
+        """Points in the middle of n equal cells: x_i = lower + (i + 1/2) L / n."""
+        return cls._uniform(shape, extent, 0.5)
+
+    @classmethod
+    def nodal(cls, shape: Sequence[int], extent: Sequence[tuple[float, float]] | None = None) -> Grid:
+        """Points at x_i = lower + i L / n: index 0 on the lower wall, the upper end not stored."""
+        return cls._uniform(shape, extent, 0.0)
+
+    @classmethod
+    def _uniform(cls, shape: Sequence[int], extent: Sequence[tuple[float, float]] | None, offset: float) -> Grid:
+        spans = tuple((float(a), float(b)) for a, b in extent) if extent is not None else ((0.0, 1.0),) * len(shape)
+        positions = tuple(
+            lower + (torch.arange(n, dtype=torch.float64) + offset) * ((upper - lower) / n)
+            for n, (lower, upper) in zip(shape, spans, strict=True)
+        )
+        return cls(positions, spans)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(p) for p in self.positions)
+
+    @property
+    def dimension(self) -> int:
+        return len(self.positions)
+
+    @property
+    def lengths(self) -> tuple[float, ...]:
+        return tuple(upper - lower for lower, upper in self.extent)
+
+    @property
+    def spacing(self) -> tuple[float, ...]:
+        """Mean distance between neighbours along each axis."""
+        return tuple(
+            float(p[-1] - p[0]) / (len(p) - 1) if len(p) > 1 else length
+            for p, length in zip(self.positions, self.lengths, strict=True)
+        )
+
+    def points(self) -> Float[Tensor, "P dim"]:
+        """All points in row-major order, as a list of coordinates."""
+        return torch.stack(torch.meshgrid(*self.positions, indexing="ij"), -1).reshape(-1, self.dimension)
+
+    def coarsened(self, stride: int) -> Grid:
+        """Every `stride`-th point along each axis."""
+        return Grid(tuple(p[::stride] for p in self.positions), self.extent)
+
+    def same_as(self, other: Grid) -> bool:
+        return (
+            self.extent == other.extent
+            and self.shape == other.shape
+            and all(torch.equal(a, b) for a, b in zip(self.positions, other.positions, strict=True))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Scattered positions in a rectangular domain (meshes, particles, sensors)."""
+
+    positions: Float[Tensor, "P dim"]
+    extent: tuple[tuple[float, float], ...]
+
+    @property
+    def dimension(self) -> int:
+        return self.positions.shape[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What a solution depends on besides its start: PDE parameters, static fields, forcings.
+
+    `static` fields have the grid's shape; a `forcing` may have a leading time axis.
+    """
+
+    parameters: Mapping[str, float | Tensor] = field(default_factory=dict)
+    static: Mapping[str, Tensor] = field(default_factory=dict)
+    forcings: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """One solution: a field over time. A steady problem has T = 1."""
+
+    values: Float[Tensor, "T *space C"]
+    channels: tuple[str, ...]
+    space: Grid | Points
+    times: Float[Tensor, " T"]
+    boundary: Boundary
+    conditions: Conditions = field(default_factory=Conditions)
+    task: str = ""
+    licence: str = ""
+    mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        space = self.space.shape if isinstance(self.space, Grid) else (len(self.space.positions),)
+        expected = (len(self.times), *space, len(self.channels))
+        if tuple(self.values.shape) != expected:
+            raise UserError(
+                f"trajectory of task {self.task!r} has values of shape {tuple(self.values.shape)}, but its times, "
+                f"space and channels say {expected} (time, space, channels)"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Windows of several trajectories of one task on one grid."""
+
+    task: str
+    values: Float[Tensor, "B T *space C"]
+    times: Float[Tensor, "B T"]
+    grid: Grid
+    boundary: Boundary
+    parameters: Mapping[str, Float[Tensor, " B"]]
+    static: Mapping[str, Float[Tensor, "B *space"]]
+    ids: Int[Tensor, " B"]
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A stored field: its name, the transform under which it is learned, and the vector it is a component of."""
+
+    name: str
+    transform: Literal["identity", "log"] = "identity"
+    vector: str | None = None
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """A quantity the exact solution keeps: the spatial mean of `channel`, to `tolerance` of the channel's rms."""
+
+    channel: str
+    tolerance: float = 1e-5
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What a task is, independent of where its data lie and of any model.
+
+    `latent_spacing` is the distance between the model's latent points; it belongs to the task, so inputs of any
+    resolution meet the same operator. `source` says where data come from: {"equation": name, ...} or {"path": ...}.
+    """
+
+    name: str
+    dimension: int
+    channels: tuple[Channel, ...]
+    boundary: Boundary
+    latent_spacing: float
+    parameters: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    history: int = 1
+    dt: float | None = None
+    steady: bool = False
+    invariants: tuple[Invariant, ...] = ()
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.dimension <= 3:
+            raise UserError(f"task {self.name!r}: dimension is {self.dimension}; use 1, 2 or 3")
+        if len(self.boundary.sides) != self.dimension:
+            raise UserError(
+                f"task {self.name!r}: boundary names {len(self.boundary.sides)} axes, dimension says {self.dimension}"
+            )
+        if not self.channels:
+            raise UserError(f"task {self.name!r}: give at least one channel")
+        if self.steady == (self.dt is not None):
+            raise UserError(f"task {self.name!r}: a transient task needs dt, a steady one has none")
+        if not (math.isfinite(self.latent_spacing) and self.latent_spacing > 0):
+            raise UserError(f"task {self.name!r}: latent_spacing is {self.latent_spacing}; give a positive length")
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        return tuple(channel.name for channel in self.channels)
+
+
+class Dataset(Protocol):
+    """Trajectories of one task on one grid, read lazily."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def channels(self) -> tuple[str, ...]: ...
+    @property
+    def grid(self) -> Grid: ...
+    @property
+    def times(self) -> Float[Tensor, " T"]: ...
+    @property
+    def boundary(self) -> Boundary: ...
+    def __len__(self) -> int: ...
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        """The given trajectories at the given frames, reading only those bytes."""
+        ...
