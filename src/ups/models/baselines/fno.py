@@ -1,0 +1,93 @@
+"""The Fourier neural operator (Li et al. 2021), the baseline every number stands beside.
+
+    x ← σ( F⁻¹ R F x + W x )   four times, between a lifting and a projection
+
+on the zero-padded grid where an axis is not periodic. One dimension or two; spectral weights are stored as real pairs.
+It gets the same scaled inputs, conditions (as constant channels), targets, loss and schedule as the operator model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ups.fields import Grid, TaskSpec
+from ups.models.conditions import signed_log
+from ups.models.interpolation import interpolate
+
+
+class SpectralConvolution(nn.Module):
+    """Multiply the lowest modes by complex matrices: corners of the spectrum for 2D, one band for 1D."""
+
+    def __init__(self, width: int, modes: int, dimension: int) -> None:
+        super().__init__()
+        corners = 2 ** (dimension - 1)
+        self.modes = modes
+        self.weight = nn.Parameter(torch.randn(corners, *(modes,) * dimension, width, width, 2) / width)
+
+    def forward(self, x: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
+        weight, m = torch.view_as_complex(self.weight), self.modes
+        if x.dim() == 3:
+            spectrum = torch.fft.rfft(x)
+            kept = min(m, spectrum.shape[-1])
+            out = torch.zeros_like(spectrum)
+            out[..., :kept] = torch.einsum("bik,kio->bok", spectrum[..., :kept], weight[0, :kept])
+            return torch.fft.irfft(out, n=x.shape[-1])
+        spectrum = torch.fft.rfft2(x)
+        out = torch.zeros_like(spectrum)
+        out[:, :, :m, :m] = torch.einsum("bixy,xyio->boxy", spectrum[:, :, :m, :m], weight[0])
+        out[:, :, -m:, :m] = torch.einsum("bixy,xyio->boxy", spectrum[:, :, -m:, :m], weight[1])
+        return torch.fft.irfft2(out, s=x.shape[-2:])
+
+
+class FNO(nn.Module):
+    """One FNO for one task."""
+
+    def __init__(self, task: TaskSpec, *, width: int = 32, modes: int = 16, depth: int = 4, padding: int = 8) -> None:
+        super().__init__()
+        self.task, self.padding = task, padding
+        convolution = nn.Conv1d if task.dimension == 1 else nn.Conv2d
+        channels = len(task.channels) * task.history + len(task.static) + task.dimension + len(task.parameters)
+        channels += 0 if task.steady else len(task.channels)
+        self.lift = convolution(channels, width, 1)
+        self.spectral = nn.ModuleList(SpectralConvolution(width, modes, task.dimension) for _ in range(depth))
+        self.local = nn.ModuleList(convolution(width, width, 1) for _ in range(depth))
+        self.project = nn.Sequential(
+            convolution(width, 128, 1), nn.GELU(), convolution(128, len(task.channels), 1, bias=False)
+        )
+        nn.init.zeros_(self.project[-1].weight)
+
+    def forward(
+        self,
+        task: str,
+        history: Float[Tensor, "B H *space C"],
+        static: Float[Tensor, "B *space S"],
+        conditions: Mapping[str, Float[Tensor, " B"]],
+        grid: Grid,
+        query: Float[Tensor, "P dim"] | None = None,
+    ) -> Tensor:
+        spec = self.task
+        batch, space = history.shape[0], grid.shape
+        constants = [f"parameter_{p}" for p in spec.parameters]
+        constants += [] if spec.steady else [f"rms_{c}" for c in spec.channel_names]
+        coordinates = torch.stack(torch.meshgrid(*grid.positions, indexing="ij")).to(history)
+        parts = [
+            history.movedim(-1, 2).flatten(1, 2),
+            static.movedim(-1, 1),
+            coordinates.expand(batch, *coordinates.shape),
+            *(signed_log(conditions[n]).view(batch, 1, *(1,) * len(space)).expand(batch, 1, *space) / 4 for n in constants),
+        ]
+        x = self.lift(torch.cat(parts, 1))
+        pads = [p for wraps in reversed(spec.boundary.periodic) for p in (0, 0 if wraps else self.padding)]
+        x = F.pad(x, pads)
+        for i, (spectral, local) in enumerate(zip(self.spectral, self.local, strict=True)):
+            x = spectral(x) + local(x)
+            x = F.gelu(x) if i < len(self.local) - 1 else x
+        for axis, n in enumerate(space):
+            x = x.narrow(axis + 2, 0, n)
+        out = self.project(x).movedim(1, -1)
+        return out if query is None else interpolate(out, grid, spec.boundary.periodic, query, 3)

@@ -1,0 +1,41 @@
+"""What the model is told besides the fields: lead time, spacing, lengths, scale, boundary kinds, PDE parameters.
+
+Every condition is a named number. Its embedding is Σ_names table[name] · φ(signed log of the value): a row block per
+name, so a new parameter adds rows and changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+FLOOR = 1e-3
+"""|value| at which the signed log turns from linear to logarithmic."""
+
+
+def signed_log(value: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """sign(v) · ln(1 + |v| / 10⁻³): parameters span decades and may be negative."""
+    return torch.sign(value) * torch.log1p(value.abs() / FLOOR)
+
+
+def features(value: Float[Tensor, " B"]) -> Float[Tensor, "B 6"]:
+    """Smooth, low-frequency features of the signed log, so that unseen values lie between seen ones."""
+    s = signed_log(value)
+    return torch.stack([torch.ones_like(s), s / 4, torch.sin(s / 2), torch.cos(s / 2), torch.sin(s), torch.cos(s)], -1)
+
+
+class ConditionEmbedding(nn.Module):
+    """Named numbers → one vector per sample."""
+
+    def __init__(self, names: Iterable[str], width: int) -> None:
+        super().__init__()
+        self.rows = nn.ParameterDict({name: nn.Parameter(torch.randn(6, width) * 0.4) for name in sorted(set(names))})
+        self.mix = nn.Sequential(nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+
+    def forward(self, values: Mapping[str, Float[Tensor, " B"]]) -> Float[Tensor, "B D"]:
+        names = sorted(values)
+        stacked = torch.cat([features(values[name]) for name in names], -1)
+        return self.mix(stacked @ torch.cat([self.rows[name] for name in names]))

@@ -1,0 +1,195 @@
+"""The operator model: stem, operator, any-point head, in scaled units.
+
+    increment(p) = head( operator( stem(history, static fields), conditions ), p )
+
+The head's last layer starts at zero, so the untrained model predicts no change at all. First and last layers are tables
+of rows indexed by field name: a new field adds rows and leaves the others as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ups.fields import Grid, TaskSpec
+from ups.models.conditions import ConditionEmbedding
+from ups.models.geometry import Frame, Geometry, cell_offsets, wall_factor
+from ups.models.interpolation import apply_along, interpolate
+from ups.models.operator.spectral import SpectralBlock, basis_name
+
+
+def patchify(values: Float[Tensor, "B *space C"], patch: int) -> Float[Tensor, "B *latent CP"]:
+    """Gather the patch^dim points of every latent cell into channels."""
+    if patch == 1:
+        return values
+    dimension = values.dim() - 2
+    split = " ".join(f"(n{i} p{i})" for i in range(dimension))
+    cells, parts = (" ".join(f"{s}{i}" for i in range(dimension)) for s in "np")
+    return rearrange(values, f"b {split} c -> b {cells} (c {parts})", **{f"p{i}": patch for i in range(dimension)})
+
+
+class Stem(nn.Module):
+    """Fields on their own points → latents. Rows per field name, patch and dimension; lags of the history are rows too."""
+
+    def __init__(self, tasks: Mapping[str, TaskSpec], frames: Mapping[str, Frame], width: int) -> None:
+        super().__init__()
+        self.rows = nn.ParameterDict()
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.inputs: dict[str, list[str]] = {}
+        for name, task in tasks.items():
+            cells = frames[name].patch ** task.dimension
+            walls = 2 * sum(not wraps for wraps in task.boundary.periodic)
+            fields = [(f"field_{c}", task.history) for c in task.channel_names]
+            fields += [(f"static_{s}", 1) for s in task.static] + ([("wall", walls)] if walls else [])
+            self.inputs[name] = []
+            for field, lags in fields:
+                key = f"{field}_{lags}x{cells}"
+                self.inputs[name].append(key)
+                if key not in self.rows:
+                    self.rows[key] = nn.Parameter(torch.randn(lags * cells, width) / math.sqrt(len(fields) * cells))
+
+    def forward(
+        self, task: str, values: Float[Tensor, "B *space C"], walls: Float[Tensor, "*space W"], patch: int
+    ) -> Float[Tensor, "B *latent D"]:
+        keys = self.inputs[task]
+        domain = self.bias
+        if walls.shape[-1]:
+            domain = domain + (patchify(walls[None], patch) @ self.rows[keys[-1]])[0]
+            keys = keys[:-1]
+        return patchify(values, patch) @ torch.cat([self.rows[key] for key in keys]) + domain
+
+
+class Head(nn.Module):
+    """Latents → values at any point: interpolated features, the place in the cell, the input fields at that point."""
+
+    def __init__(self, tasks: Mapping[str, TaskSpec], width: int, hidden: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, hidden)
+        self.place = nn.ParameterDict(
+            {str(d): nn.Parameter(torch.zeros(4 * d, hidden)) for d in {task.dimension for task in tasks.values()}}
+        )
+        self.local = nn.ParameterDict()
+        self.outer = nn.ParameterDict()
+        self.inputs: dict[str, list[str]] = {}
+        self.outputs: dict[str, list[str]] = {}
+        for name, task in tasks.items():
+            self.inputs[name] = [f"field_{c}" for c in task.channel_names] + [f"static_{s}" for s in task.static]
+            self.outputs[name] = list(task.channel_names)
+            for key in self.inputs[name]:
+                if key not in self.local:
+                    self.local[key] = nn.Parameter(torch.randn(1, hidden) * 0.3)
+            for key in self.outputs[name]:
+                if key not in self.outer:
+                    self.outer[key] = nn.Parameter(torch.zeros(hidden, 1))
+
+    def forward(
+        self,
+        task: str,
+        features: Float[Tensor, "B *points D"],
+        place: Float[Tensor, "*points F"],
+        local: Float[Tensor, "B *points I"],
+        dimension: int,
+    ) -> Float[Tensor, "B *points C"]:
+        local_rows = torch.cat([self.local[key] for key in self.inputs[task]])
+        h = features + place @ self.place[str(dimension)] + local @ local_rows
+        return F.silu(h) @ torch.cat([self.outer[key] for key in self.outputs[task]], -1)
+
+
+class OperatorModel(nn.Module):
+    """One network for several tasks; fields come scaled, increments leave in units of the task's step scale."""
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskSpec],
+        frames: Mapping[str, Frame],
+        *,
+        width: int = 48,
+        depth: int = 4,
+        modes: int = 16,
+        expansion: float = 2.0,
+        head: int = 32,
+        conditions: int = 64,
+    ) -> None:
+        super().__init__()
+        self.tasks = {task.name: task for task in tasks}
+        self.frames = dict(frames)
+        self.modes = modes
+        bases = {basis_name(a, wraps) for t in tasks for a, wraps in enumerate(t.boundary.periodic)}
+        names = {name for task in tasks for name in condition_names(task)}
+        self.stem = Stem(self.tasks, self.frames, width)
+        self.conditions = ConditionEmbedding(names, conditions)
+        self.blocks = nn.ModuleList(
+            SpectralBlock(width, modes, sorted(bases), conditions, expansion) for _ in range(depth)
+        )
+        self.head = Head(self.tasks, width, head)
+        self._geometries: dict[tuple, Geometry] = {}
+
+    def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
+        """Tables for this grid, made on first use. Positions are few numbers: their values are the key."""
+        key = (task, grid.extent, tuple(tuple(p.tolist()) for p in grid.positions), like.device, like.dtype)
+        if key not in self._geometries:
+            self._geometries[key] = Geometry.build(self.frames[task], grid, self.modes, like.device, like.dtype)
+        return self._geometries[key]
+
+    def forward(
+        self,
+        task: str,
+        history: Float[Tensor, "B H *space C"],
+        static: Float[Tensor, "B *space S"],
+        conditions: Mapping[str, Float[Tensor, " B"]],
+        grid: Grid,
+        query: Float[Tensor, "P dim"] | None = None,
+    ) -> Tensor:
+        """Increments on the whole grid (B, *space, C), or at `query` points (B, P, C)."""
+        spec, frame = self.tasks[task], self.frames[task]
+        geometry = self.geometry(task, grid, history)
+        lags = rearrange(history, "b h ... c -> b ... (c h)")
+        fields = torch.cat([lags, static], -1)
+        for axis, matrix in enumerate(geometry.resample or ()):
+            fields = apply_along(matrix, fields, axis)
+        extra = {name: history.new_full((history.shape[0],), v) for name, v in fixed_conditions(spec, frame).items()}
+        embedded = self.conditions({**conditions, **extra})
+        x = self.stem(task, fields, geometry.walls, frame.patch)
+        for block in self.blocks:
+            x = block(x, embedded, geometry)
+        features = self.head.inner(x)
+        local = torch.cat([history[:, -1], static], -1)
+        if query is None:
+            for axis, matrix in enumerate(geometry.decode):
+                if frame.patch > 1 or geometry.resample is not None:
+                    features = apply_along(matrix, features, axis)
+            out = self.head(task, features, geometry.offsets, local, spec.dimension)
+            return out if geometry.wall_factor is None else out * geometry.wall_factor
+        periodic = spec.boundary.periodic
+        features = interpolate(features, geometry.latent, periodic, query, 1)
+        local = interpolate(local, grid, periodic, query, 3)
+        out = self.head(task, features, cell_offsets(geometry.latent, query).to(features), local, spec.dimension)
+        factor = wall_factor(spec.boundary, frame.grid.extent, query)
+        return out if factor is None else out * factor.to(out)[:, None]
+
+
+def fixed_conditions(task: TaskSpec, frame: Frame) -> dict[str, float]:
+    """What never changes within a task: latent spacing, lengths, boundary kinds, and the steady token."""
+    values: dict[str, float] = {}
+    for axis, (lower, upper) in enumerate(task.boundary.sides):
+        values[f"spacing_{axis}"] = frame.grid.spacing[axis]
+        values[f"length_{axis}"] = frame.grid.lengths[axis]
+        values[f"lower_{axis}_{lower.kind}"] = values[f"upper_{axis}_{upper.kind}"] = 1.0
+    if task.steady:
+        values["steady"] = 1.0
+    return values
+
+
+def condition_names(task: TaskSpec) -> list[str]:
+    """Every condition the task's model is given, by name."""
+    names = [f"parameter_{p}" for p in task.parameters]
+    names += [f"spacing_{a}" for a in range(task.dimension)] + [f"length_{a}" for a in range(task.dimension)]
+    for axis, (lower, upper) in enumerate(task.boundary.sides):
+        names += [f"lower_{axis}_{lower.kind}", f"upper_{axis}_{upper.kind}"]
+    return names + (["steady"] if task.steady else ["lead"] + [f"rms_{c}" for c in task.channel_names])

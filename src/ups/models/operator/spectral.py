@@ -1,0 +1,105 @@
+"""The `spectral` operator: axis-wise spectral mixing, neighbours along each axis, a channel MLP, conditioned throughout.
+
+One block, with h = (1 + γ) ⊙ x + β and γ, β, g from the conditions:
+
+    x ← x + (1 + g) ⊙ W₂ σ( W₁ [h, h₋, h₊ along each axis, Σ_axes S_a M_a A_a h] )
+
+A_a and S_a are the truncated real transforms of axis a, M_a mixes channels per mode. On a periodic axis M_a has the
+complex structure (c, s) → (cA + sB, sA − cB), which commutes with shifts; on a bounded axis it is any real matrix.
+Weights belong to an axis and a basis: a kernel shared by x and y could not tell ∂p/∂x from ∂p/∂y.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ups.fields import AXES, Boundary
+from ups.models.geometry import Geometry
+
+
+def basis_name(axis: int, periodic: bool) -> str:
+    return f"{AXES[axis]}_{'periodic' if periodic else 'bounded'}"
+
+
+def mix_periodic(
+    weight: Float[Tensor, "K D two_D"], coefficients: Float[Tensor, "two K M D"]
+) -> Float[Tensor, "two K M D"]:
+    """(c, s) → (cA + sB, sA − cB) for every mode; weight = [A | B]."""
+    _, modes, many, width = coefficients.shape
+    product = torch.bmm(coefficients.transpose(0, 1).reshape(modes, 2 * many, width), weight[:modes])
+    c, s = product.view(modes, 2, many, 2 * width).unbind(1)
+    return torch.stack([c[..., :width] + s[..., width:], s[..., :width] - c[..., width:]])
+
+
+def mix_bounded(
+    weight: Float[Tensor, "K two_D two_D"], coefficients: Float[Tensor, "two K M D"]
+) -> Float[Tensor, "two K M D"]:
+    """Any real mixing of a mode's cosine and sine parts."""
+    _, modes, many, width = coefficients.shape
+    both = coefficients.permute(1, 2, 0, 3).reshape(modes, many, 2 * width)
+    return torch.bmm(both, weight[:modes]).view(modes, many, 2, width).permute(2, 0, 1, 3)
+
+
+def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) -> tuple[Tensor, Tensor]:
+    """The fields one latent point below and above; beyond a wall: zero for a prescribed value, else the edge itself."""
+    dim, n = axis + 1, x.shape[axis + 1]
+    lower, upper = boundary.sides[axis]
+    if lower.kind == "periodic":
+        return torch.roll(x, 1, dim), torch.roll(x, -1, dim)
+    first, last = x.narrow(dim, 0, 1), x.narrow(dim, n - 1, 1)
+    below = torch.zeros_like(first) if lower.kind == "value" else first
+    above = torch.zeros_like(last) if upper.kind == "value" else last
+    return torch.cat([below, x.narrow(dim, 0, n - 1)], dim), torch.cat([x.narrow(dim, 1, n - 1), above], dim)
+
+
+class SpectralBlock(nn.Module):
+    """One residual block on latents of any dimension."""
+
+    def __init__(self, width: int, modes: int, bases: Sequence[str], conditions: int, expansion: float) -> None:
+        super().__init__()
+        hidden = int(expansion * width)
+        self.spectral = nn.ParameterDict()
+        for name in sorted(bases):
+            rows = width if name.endswith("periodic") else 2 * width
+            self.spectral[name] = nn.Parameter(torch.randn(modes, rows, 2 * width) / math.sqrt(2 * rows))
+        axes = sorted({name.split("_")[0] for name in bases})
+        self.stencil = nn.ParameterDict(
+            {axis: nn.Parameter(torch.randn(2 * width, hidden) / math.sqrt(4 * width)) for axis in axes}
+        )
+        self.inner = nn.Linear(2 * width, hidden)
+        self.outer = nn.Linear(hidden, width)
+        self.modulation = nn.Linear(conditions, 3 * width)
+        nn.init.zeros_(self.modulation.weight)
+        nn.init.zeros_(self.modulation.bias)
+
+    def mix(self, h: Float[Tensor, "B *space D"], geometry: Geometry) -> Float[Tensor, "B *space D"]:
+        total = torch.zeros_like(h)
+        for axis, periodic in enumerate(geometry.frame.boundary.periodic):
+            analysis, synthesis = geometry.analysis[axis], geometry.synthesis[axis]
+            moved = h.movedim(axis + 1, 0)
+            coefficients = (analysis @ moved.reshape(moved.shape[0], -1)).view(2, len(analysis) // 2, -1, h.shape[-1])
+            weight = self.spectral[basis_name(axis, periodic)]
+            mixed = (mix_periodic if periodic else mix_bounded)(weight, coefficients)
+            back = synthesis @ mixed.reshape(len(analysis), -1)
+            total = total + back.view(moved.shape).movedim(0, axis + 1)
+        return total
+
+    def forward(
+        self, x: Float[Tensor, "B *space D"], conditions: Float[Tensor, "B E"], geometry: Geometry
+    ) -> Float[Tensor, "B *space D"]:
+        boundary = geometry.frame.boundary
+        shape = (x.shape[0],) + (1,) * (x.dim() - 2) + (-1,)
+        gain, shift, gate = self.modulation(conditions).view(shape).chunk(3, -1)
+        h = torch.addcmul(shift + x, x, gain)
+        parts, weights = [h, self.mix(h, geometry)], [self.inner.weight.T]
+        for axis in range(len(boundary.sides)):
+            parts += neighbours(h, axis, boundary)
+            weights.append(self.stencil[AXES[axis]])
+        inner = F.linear(torch.cat(parts, -1), torch.cat(weights).T, self.inner.bias)
+        return x + (1 + gate) * self.outer(F.silu(inner))
