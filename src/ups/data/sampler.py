@@ -33,8 +33,8 @@ _ORDER, _START, _STRIDE, _NOISE = 1, 2, 3, 4
 def mix(*values: int) -> int:
     """A stable 64-bit hash of integers (taken modulo 2⁶⁴): `mix(seed, task, epoch)` seeds one stream.
 
-    h ← scramble(a·h + v + γ) for each value v in turn, where scramble is splitmix64's bijection. Order and number of the
-    values matter.
+    h ← scramble(a·h + v + γ) for each value v in turn, where scramble is splitmix64's bijection. Order and number of
+    the values matter.
     """
     state = 0
     for value in values:
@@ -195,7 +195,7 @@ def _permutation(key: int, n: int) -> Int[np.ndarray, " n"]:
 _MASK32 = (1 << 32) - 1
 
 
-def _scramble(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+def _scramble(x: Int[Tensor, " ..."]) -> Int[Tensor, " ..."]:
     """A bijection of 32-bit words, held in int64, in which every input bit flips about half of the output bits.
 
     Multipliers above 2³¹ are given as their negative residue modulo 2³², so that no product leaves int64: overflow is
@@ -217,16 +217,16 @@ def noise(
     shape: Sequence[int],
     *,
     device: torch.device | str,
-) -> Float[Tensor, "B *shape"]:
+) -> Float[Tensor, " B *shape"]:
     """Standard normal numbers (float32) that depend only on (seed, step, sample id, element).
 
     Two 32-bit hashes w₁, w₂ of the pair's number give two normals by Box and Muller's formula,
 
         r = √(−2 ln((w₁ + ½) / 2³²)),   z = r cos(2π w₂ / 2³²),   z' = r sin(2π w₂ / 2³²).
 
-    Only torch operations on `device`, so it can be captured in a CUDA graph (give `step` as a tensor there). Logarithm and
-    cosine are taken in float64 and rounded once, because in float32 their last bit depends on where in a vector
-    register an element falls, and then a split batch would differ from the whole.
+    Only torch operations on `device`, so it can be captured in a CUDA graph (give `step` as a tensor there). Logarithm
+    and cosine are taken in float64 and rounded once: in float32 their last bit can depend on the device, and on where
+    in a vector register an element falls, and then a split batch would differ from the whole.
     """
     ids = sample_ids.to(device)
     step = step.to(device) if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int64, device=device)

@@ -7,12 +7,13 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from ups.durable import crc32_of, seal, sync, write
+from ups.durable import crc32_of, seal, write
 from ups.errors import UserError
 from ups.store.layout import (
     INDEX,
@@ -21,11 +22,13 @@ from ups.store.layout import (
     Index,
     Shard,
     check_array,
+    content_problem,
     little_endian,
     plan,
     read_index,
     read_sealed,
     row_bytes,
+    size_problem,
 )
 
 
@@ -60,35 +63,32 @@ def build(
         check_array(name, shape, dtype)
     with _explained(path):
         path.mkdir(parents=True, exist_ok=True)
-        if rebuild:
-            _clear(path)
-        _claim(path, key, shapes)
-        found = {
-            (name, number): _finished(path, name, number, first, rows, row_bytes(shape, dtype))
-            for name, (shape, dtype) in shapes.items()
-            for number, (first, rows) in enumerate(plan(shape, dtype))
-        }
+        if rebuild:  # without an index or a claim, the shards belong to nobody
+            (path / INDEX).unlink(missing_ok=True)
+            (path / PARTIAL).unlink(missing_ok=True)
+        index = _claim(path, key, shapes)
+        found = _shards_of(path, index) if index else _leftovers(path, shapes)
         total = sum(shape[0] * row_bytes(shape, dtype) for shape, dtype in shapes.values())
-        done = sum(shard.bytes for shard in found.values() if shard)
+        done = sum(shard.bytes for shard, finished in found.values() if finished)
         _check_space(path, total - done)
-        shards: dict[str, list[Shard]] = {name: [] for name in shapes}
-        for (name, number), shard in found.items():
-            if shard is None:
-                shape, dtype = shapes[name]
-                shard = _write_shard(path, name, number, arrays[name], *plan(shape, dtype)[number])
-                done += shard.bytes
-            shards[name].append(shard)
-            if progress:
-                progress(done, total)
-        index = Index(key, {n: ArrayLayout(dtype, shape, tuple(shards[n])) for n, (shape, dtype) in shapes.items()})
-        if read_index(path) != index:
-            write(path / INDEX, index.sealed())
-        _tidy(path, index)
-    return index
+    shards: dict[str, list[Shard]] = {name: [] for name in shapes}
+    for (name, number), (shard, finished) in found.items():
+        if not finished:
+            shard = _write_shard(path, name, number, arrays[name], shard.first, shard.rows)
+            done += shard.bytes
+        shards[name].append(shard)
+        if progress:
+            progress(done, total)
+    with _explained(path):
+        built = Index(key, {n: ArrayLayout(dtype, shape, tuple(shards[n])) for n, (shape, dtype) in shapes.items()})
+        if built != index:
+            write(path / INDEX, built.sealed())
+        _tidy(path, built)
+    return built
 
 
-def _claim(path: Path, key: str, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
-    """Make sure that what lies at `path` is ours, finished or not."""
+def _claim(path: Path, key: str, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> Index | None:
+    """Make sure that what lies at `path` is ours, finished or not; the index if it is finished."""
     index = read_index(path)
     if index is not None:
         owner, what = index.key, "a store"
@@ -97,8 +97,10 @@ def _claim(path: Path, key: str, shapes: Mapping[str, tuple[tuple[int, ...], str
         partial = read_sealed(path / PARTIAL)
         if partial is None:
             arrays = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes.items()}
+            for file in _shard_files(path):  # of an unknown key: none of them may end up in this store
+                file.unlink()
             write(path / PARTIAL, seal({"key": key, "arrays": arrays}))
-            return
+            return None
         owner, what = partial["key"], "an unfinished store"
         held = {name: (tuple(array["shape"]), array["dtype"]) for name, array in partial["arrays"].items()}
     if owner != key:
@@ -108,16 +110,34 @@ def _claim(path: Path, key: str, shapes: Mapping[str, tuple[tuple[int, ...], str
         )
     if held != dict(shapes):
         raise UserError(f"{path} holds {what} of the same key but other arrays or shapes; build with rebuild")
+    return index
 
 
-def _finished(path: Path, name: str, number: int, first: int, rows: int, width: int) -> Shard | None:
-    """The shard if an earlier build finished it: right size, and bytes that match the checksum in its name."""
-    for file in sorted(path.glob(f"{name}.{number:05d}.*.bin")):
-        crc = int(file.name.split(".")[-2], 16)
-        if file.stat().st_size == rows * width and ((path / INDEX).exists() or crc32_of(file) == crc):
-            return Shard(file.name, first, rows, rows * width, crc)
-        file.unlink()
-    return None
+# Every shard of the store by (array, number), and whether its file is finished.
+_Found = dict[tuple[str, int], tuple[Shard, bool]]
+
+
+def _shards_of(path: Path, index: Index) -> _Found:
+    """The shards of a complete store; a file that is missing or has the wrong size is not finished."""
+    return {
+        (name, number): (shard, size_problem(path, shard) is None)
+        for name, array in index.arrays.items()
+        for number, shard in enumerate(array.shards)
+    }
+
+
+def _leftovers(path: Path, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> _Found:
+    """The shards to be written, finished where an earlier build left one that matches the checksum in its name."""
+    found: _Found = {}
+    for name, (shape, dtype) in shapes.items():
+        for number, (first, rows) in enumerate(plan(shape, dtype)):
+            found[name, number] = (Shard("", first, rows, rows * row_bytes(shape, dtype), 0), False)
+            for file in sorted(path.glob(f"{name}.{number:05d}.*.bin")):
+                shard = replace(found[name, number][0], file=file.name, crc32=int(file.name.split(".")[2], 16))
+                if size_problem(path, shard) is None and content_problem(path, shard, crc32_of(file)) is None:
+                    found[name, number] = (shard, True)
+                    break
+    return found
 
 
 def _write_shard(path: Path, name: str, number: int, source: ArraySource, first: int, rows: int) -> Shard:
@@ -128,10 +148,11 @@ def _write_shard(path: Path, name: str, number: int, source: ArraySource, first:
             f"but the source says {source.dtype} {(rows, *source.shape[1:])}"
         )
     block = np.ascontiguousarray(block, dtype=little_endian(block.dtype.name))
-    content = memoryview(block).cast("B")
+    content = block.reshape(-1).view(np.uint8).data
     crc = zlib.crc32(content)
     file = f"{name}.{number:05d}.{crc:08x}.bin"
-    write(path / file, content, temporary=path / f"{name}.{number:05d}.{os.getpid()}.tmp")
+    with _explained(path):
+        write(path / file, content, temporary=path / f"{name}.{number:05d}.{os.getpid()}.tmp")
     return Shard(file, first, rows, len(content), crc)
 
 
@@ -142,15 +163,6 @@ def _check_space(path: Path, needed: int) -> None:
             f"{path} needs {needed / 2**30:.1f} GiB more and its disk has {free / 2**30:.1f} GiB free; "
             "make room or give the store another path"
         )
-
-
-def _clear(path: Path) -> None:
-    """Remove a store, its index first, so that a half-removed one is never taken for a store."""
-    for name in (INDEX, PARTIAL):
-        (path / name).unlink(missing_ok=True)
-    sync(path)
-    for file in _shard_files(path):
-        file.unlink()
 
 
 def _tidy(path: Path, index: Index) -> None:

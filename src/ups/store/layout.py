@@ -29,7 +29,7 @@ PARTIAL = "partial.json"
 SHARD_BYTES = 64 * 2**20
 DTYPES = ("float16", "float32", "float64")
 
-_NAME = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9_.@-]*")
+_NAME = re.compile(r"[A-Za-z0-9_@-]+")  # no dot: dots separate the parts of a shard's name
 
 
 class StoreDamaged(UserError):
@@ -85,7 +85,7 @@ def plan(shape: Sequence[int], dtype: str) -> list[tuple[int, int]]:
 def check_array(name: str, shape: Sequence[int], dtype: str) -> None:
     """Refuse what the store cannot hold."""
     if not _NAME.fullmatch(name):
-        raise UserError(f"array name {name!r} cannot be a file name; use letters, digits, '_', '-', '@' and '.'")
+        raise UserError(f"array name {name!r} cannot be a file name; use letters, digits, '_', '-' and '@'")
     if dtype not in DTYPES:
         raise UserError(f"array {name!r} has dtype {dtype}; the store holds {', '.join(DTYPES)}")
     if len(shape) < 2 or min(shape) < 1:
@@ -105,9 +105,11 @@ def read_index(path: Path) -> Index | None:
         )
     arrays = {name: _array(array) for name, array in content["arrays"].items()}
     for name, array in arrays.items():
-        covered = [(shard.first, shard.rows) for shard in array.shards]
-        width = row_bytes(array.shape, array.dtype)
-        if covered != plan(array.shape, array.dtype) or any(s.bytes != s.rows * width for s in array.shards):
+        width, ends = row_bytes(array.shape, array.dtype), [0]
+        for shard in array.shards:
+            whole = shard.first == ends[-1] and shard.rows > 0 and shard.bytes == shard.rows * width
+            ends.append(shard.first + shard.rows if whole else -1)
+        if min(ends) < 0 or ends[-1] != array.shape[0]:
             raise StoreDamaged(f"{file}: the shards of {name!r} do not make up its rows; build the store with rebuild")
     return Index(content["key"], arrays)
 
@@ -120,8 +122,27 @@ def read_sealed(file: Path) -> dict[str, Any] | None:
         return None
     except NotADirectoryError as error:
         raise UserError(f"{file.parent} is a file; name a directory for the store") from error
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read ({error.strerror or error}); mend its permissions or its disk"
+        ) from error
     except ValueError as error:
         raise StoreDamaged(f"{file} is damaged ({error}); build the store again with rebuild") from error
+
+
+def size_problem(path: Path, shard: Shard) -> str | None:
+    """What is wrong with a shard's file at first sight, or None."""
+    file = path / shard.file
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        return f"{file} cannot be read ({error.strerror or error})"
+    return None if size == shard.bytes else f"{file} has {size} bytes, should have {shard.bytes}"
+
+
+def content_problem(path: Path, shard: Shard, crc: int) -> str | None:
+    """What is wrong with a shard's bytes, or None."""
+    return None if crc == shard.crc32 else f"{path / shard.file} has checksum {crc:08x}, should have {shard.crc32:08x}"
 
 
 def _array(content: dict[str, Any]) -> ArrayLayout:

@@ -19,7 +19,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.errors import UserError
-from ups.store.layout import ArrayLayout, Index, Shard, StoreDamaged, little_endian, read_index
+from ups.store.layout import (
+    ArrayLayout,
+    Index,
+    Shard,
+    StoreDamaged,
+    content_problem,
+    little_endian,
+    read_index,
+    size_problem,
+)
 
 
 class ArrayStore:
@@ -73,7 +82,7 @@ class StoredArray:
 
     def gather(
         self, rows: Int[Tensor, " B"], starts: Int[Tensor, " B"], frames: int, stride: int = 1
-    ) -> Float[Tensor, "B T *rest"]:
+    ) -> Float[Tensor, " B T *rest"]:
         """Frames starts[b], starts[b] + stride, … of row rows[b], as float32: the batch a step trains on."""
         row, start = rows.numpy(), starts.numpy()
         times = start[:, None] + stride * np.arange(frames)
@@ -85,7 +94,7 @@ class StoredArray:
             view[where] = mapped[local[:, None], times[where]]
         return out
 
-    def rows(self, ids: Int[Tensor, " B"]) -> Float[Tensor, "B *rest"]:
+    def rows(self, ids: Int[Tensor, " B"]) -> Float[Tensor, " B *rest"]:
         """Whole rows, in the precision they were stored with."""
         row = ids.numpy()
         out = torch.empty((len(row), *self.shape[1:]), dtype=getattr(torch, self.dtype))
@@ -103,7 +112,7 @@ class StoredArray:
             shard = self._shards[number]
             where = np.flatnonzero(owner == number)
             mapped = self._maps.get(shard, self.dtype, self.shape)
-            # A slice spares a copy of the index arrays when one shard has the whole batch, the common case for small sets.
+            # A slice spares copies of the index arrays when one shard has the whole batch, as in small sets.
             yield mapped, row[where] - shard.first, slice(None) if len(where) == len(row) else where
 
 
@@ -134,28 +143,13 @@ class _Maps:
 
     def _map(self, shard: Shard, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
         problem = size_problem(self._path, shard)
-        if problem is None:
-            file = self._path / shard.file
-            mapped = np.memmap(file, dtype=little_endian(dtype), mode="r", shape=(shard.rows, *shape[1:]))
-            if shard.file in self._verified:
-                return np.asarray(mapped)
-            problem = content_problem(self._path, shard, zlib.crc32(memoryview(mapped).cast("B")))
-        if problem is not None:
-            raise StoreDamaged(f"{problem}; delete this file and run the build again, it rewrites this file alone")
-        self._verified.add(shard.file)
-        return np.asarray(mapped)
-
-
-def size_problem(path: Path, shard: Shard) -> str | None:
-    """What is wrong with a shard's file at first sight, or None."""
-    file = path / shard.file
-    try:
-        size = file.stat().st_size
-    except OSError as error:
-        return f"{file} cannot be read ({error.strerror or error})"
-    return None if size == shard.bytes else f"{file} has {size} bytes, should have {shard.bytes}"
-
-
-def content_problem(path: Path, shard: Shard, crc: int) -> str | None:
-    """What is wrong with a shard's bytes, or None."""
-    return None if crc == shard.crc32 else f"{path / shard.file} has checksum {crc:08x}, should have {shard.crc32:08x}"
+        if problem:
+            raise StoreDamaged(f"{problem}; run the build again, it rewrites this file alone")
+        kind = little_endian(dtype)
+        mapped = np.asarray(np.memmap(self._path / shard.file, dtype=kind, mode="r", shape=(shard.rows, *shape[1:])))
+        if shard.file not in self._verified:
+            problem = content_problem(self._path, shard, zlib.crc32(mapped.reshape(-1).view(np.uint8).data))
+            if problem:
+                raise StoreDamaged(f"{problem}; delete this file and run the build again, it rewrites this file alone")
+            self._verified.add(shard.file)
+        return mapped

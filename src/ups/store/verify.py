@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ups.durable import crc32_of
-from ups.store.layout import StoreDamaged, read_index
-from ups.store.read import content_problem, size_problem
+from ups.store.layout import StoreDamaged, content_problem, read_index, size_problem
 
 
 def verify(path: Path) -> list[str]:
