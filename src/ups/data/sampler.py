@@ -231,19 +231,21 @@ def noise(
     ids = sample_ids.to(device)
     step = step.to(device) if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int64, device=device)
     size = math.prod(shape)
-    pair = torch.arange((size + 1) // 2, dtype=torch.int64, device=device)
-    key = _noise_key(mix(seed, _NOISE, 0), step, ids)[:, None]
-    offset = _noise_key(mix(seed, _NOISE, 1), step, ids)[:, None]
-    first, second = (_scramble((_scramble(((2 * pair + lane) & _MASK32) ^ key) + offset) & _MASK32) for lane in (0, 1))
-    radius = torch.sqrt(-2.0 * torch.log((first.double() + 0.5) * 2.0**-32))
-    angle = second.double() * (2.0 * math.pi * 2.0**-32)
+    pairs = (size + 1) // 2
+    key, offset = _noise_keys(mix(seed, _NOISE), step, ids)[..., None]
+    counter = torch.arange(2 * pairs, dtype=torch.int64, device=device) & _MASK32
+    words = _scramble((_scramble(counter ^ key) + offset) & _MASK32).double()
+    first, second = words[:, :pairs], words[:, pairs:]
+    radius = torch.sqrt(-2.0 * torch.log((first + 0.5) * 2.0**-32))
+    angle = second * (2.0 * math.pi * 2.0**-32)
     normal = torch.cat((radius * torch.cos(angle), radius * torch.sin(angle)), 1)[:, :size]
     return normal.float().reshape(len(ids), *shape)
 
 
-def _noise_key(start: int, step: Int[Tensor, ""], ids: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """A 32-bit hash of (start, step, id), taking both halves of each 64-bit number."""
-    state = (ids & _MASK32) ^ (start & _MASK32)
-    for word in ((ids >> 32) & _MASK32, step & _MASK32, (step >> 32) & _MASK32, torch.full_like(step, start >> 32)):
-        state = _scramble((_scramble(state) + word) & _MASK32)
+def _noise_keys(start: int, step: Int[Tensor, ""], ids: Int[Tensor, " B"]) -> Int[Tensor, " 2 B"]:
+    """Two 32-bit hashes of (start, step, id) that collide independently, from all 64 bits of each."""
+    lane = torch.arange(2, dtype=torch.int64, device=ids.device)[:, None]
+    state = _scramble(((ids + lane * 0x9E3779B9) & _MASK32) ^ (start & _MASK32))
+    for word in ((ids >> 32) + (start >> 32), step, step >> 32):
+        state = _scramble((state + word) & _MASK32)
     return state
