@@ -76,7 +76,7 @@ def test_nothing_in_a_checkpoint_is_a_pickle(two):
     written = [file for file in two.rglob("*") if file.is_file()]
     assert {file.suffix for file in written} == {".safetensors", ".json", ""}
     for file in written:
-        assert b"\x80\x02" != file.read_bytes()[:2] and not file.read_bytes().startswith(b"PK")
+        assert file.read_bytes()[:2] != b"\x80\x02" and not file.read_bytes().startswith(b"PK")
 
 
 def test_saving_is_a_snapshot(tmp_path):
