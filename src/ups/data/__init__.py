@@ -1,0 +1,1 @@
+"""Readers and writers, statistics, splits, and the sampler."""

@@ -1,0 +1,251 @@
+"""Which samples a step sees, and with which noise: pure functions of (seed, step).
+
+The global batch of step s is the same for any number of ranks, any split into micro-batches and any number of
+restarts, because nothing here remembers anything. Resuming a run needs one number, the step; there is no generator
+state to save. Integer hashes stand in for generators, so the order also survives a change of NumPy or torch.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ups.errors import UserError
+
+_MASK64 = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_STEP = 0xD1342543DE82EF95
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+# One stream of hashes a purpose, so that the order, the start frames and the strides are independent.
+_ORDER, _START, _STRIDE, _NOISE = 1, 2, 3, 4
+
+
+def mix(*values: int) -> int:
+    """A stable 64-bit hash of integers (taken modulo 2⁶⁴): `mix(seed, task, epoch)` seeds one stream.
+
+    h ← scramble(a·h + v + γ) for each value v in turn, where scramble is splitmix64's bijection. Order and number of
+    the values matter.
+    """
+    state = 0
+    for value in values:
+        x = (state * _STEP + value + _GAMMA) & _MASK64
+        x = ((x ^ (x >> 30)) * _MULTIPLIERS[0]) & _MASK64
+        x = ((x ^ (x >> 27)) * _MULTIPLIERS[1]) & _MASK64
+        state = x ^ (x >> 31)
+    return state
+
+
+def mix_each(prefix: int, values: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """`mix(a, b, v)` for every v, where `prefix` is mix(a, b)."""
+    x = values.astype(np.uint64) + np.uint64((prefix * _STEP + _GAMMA) & _MASK64)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MULTIPLIERS[0])
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MULTIPLIERS[1])
+    return x ^ (x >> np.uint64(31))
+
+
+class TaskShare(NamedTuple):
+    """A task as the sampler sees it: how many trajectories of how many frames, and its share of every batch."""
+
+    name: str
+    trajectories: int
+    frames: int
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class TaskIndices:
+    """One task's part of a global batch: windows of `frames` frames, `stride` apart, one a sample.
+
+    `slots` are the samples' places in the global batch, unique within a step across tasks: the ids to give `noise`.
+    """
+
+    task: str
+    ids: Int[Tensor, " b"]
+    starts: Int[Tensor, " b"]
+    slots: Int[Tensor, " b"]
+    frames: int
+    stride: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def slice_for(self, rank: int, size: int) -> TaskIndices:
+        """The part of rank `rank` of `size`: parts are disjoint, cover all, and differ by at most one sample."""
+        if not 0 <= rank < size:
+            raise ValueError(f"rank {rank} of {size} does not exist")
+        part = slice(rank * len(self) // size, (rank + 1) * len(self) // size)
+        return TaskIndices(
+            self.task, self.ids[part], self.starts[part], self.slots[part], frames=self.frames, stride=self.stride
+        )
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """The order of training: `Sampler((("advection", 1000, 41, 1.0), ("darcy", 800, 1, 0.5)), seed=0, batch_size=16)`.
+
+    Every step has samples of every task, in numbers proportional to the shares. Each task walks through a permutation
+    of its trajectories, a new one each epoch: sample j of step s is at position s·b + j of that endless walk, so every
+    trajectory is seen exactly once an epoch.
+    """
+
+    tasks: tuple[TaskShare, ...]
+    seed: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tuple(TaskShare(*task) for task in self.tasks))
+        if not self.tasks:
+            raise UserError("the sampler has no task; name at least one in the config")
+        if len({task.name for task in self.tasks}) < len(self.tasks):
+            raise UserError(f"a task is named twice in {[task.name for task in self.tasks]}; name each once")
+        for task in self.tasks:
+            if task.trajectories < 1 or task.frames < 1:
+                raise UserError(
+                    f"task {task.name!r} has {task.trajectories} trajectories of {task.frames} frames; "
+                    "it needs at least one of each"
+                )
+            if not (math.isfinite(task.share) and task.share > 0):
+                raise UserError(f"task {task.name!r} has the share {task.share}; give a positive number")
+        if self.batch_size < len(self.tasks):
+            raise UserError(
+                f"batch_size is {self.batch_size} for {len(self.tasks)} tasks; every task needs at least one sample a "
+                f"step, so make it {len(self.tasks)} or more"
+            )
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Samples a step of each task: largest remainder, at least one each, summing to `batch_size`."""
+        total = math.fsum(task.share for task in self.tasks)
+        quotas = [self.batch_size * task.share / total for task in self.tasks]
+        counts = [max(1, math.floor(quota)) for quota in quotas]
+        order = range(len(counts))
+        while sum(counts) < self.batch_size:
+            counts[max(order, key=lambda i: quotas[i] - counts[i])] += 1
+        while sum(counts) > self.batch_size:
+            counts[min((i for i in order if counts[i] > 1), key=lambda i: quotas[i] - counts[i])] -= 1
+        return tuple(counts)
+
+    def indices(
+        self, step: int, window: int, strides: Sequence[tuple[int, float]] = ((1, 1.0),)
+    ) -> tuple[TaskIndices, ...]:
+        """The global batch of `step`: windows of `window` steps, that is `window` + 1 frames, one part a task.
+
+        `strides` is a table of (frames from one step to the next, weight); each task draws one a step. Strides too
+        long for a task's trajectories are left out of its draw. A task of one frame is steady: its only window is that
+        frame.
+        """
+        parts, first_slot = [], 0
+        for task, count in zip(self.tasks, self.counts, strict=True):
+            key = mix(self.seed, zlib.crc32(task.name.encode()))
+            steps = window if task.frames > 1 else 0
+            stride = _draw_stride(task, steps, strides, mix(key, _STRIDE, step)) if steps else 1
+            positions = step * count + np.arange(count, dtype=np.int64)
+            epochs, places = np.divmod(positions, task.trajectories)
+            ids = np.empty(count, dtype=np.int64)
+            for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+                here = epochs == epoch
+                ids[here] = _permutation(mix(key, _ORDER, epoch), task.trajectories)[places[here]]
+            windows = np.uint64(task.frames - steps * stride)
+            starts = (mix_each(mix(key, _START), positions) % windows).astype(np.int64)
+            slots = torch.arange(first_slot, first_slot + count)
+            parts.append(
+                TaskIndices(
+                    task.name, torch.from_numpy(ids), torch.from_numpy(starts), slots, frames=steps + 1, stride=stride
+                )
+            )
+            first_slot += count
+        return tuple(parts)
+
+
+def _draw_stride(task: TaskShare, steps: int, strides: Sequence[tuple[int, float]], draw: int) -> int:
+    """The stride whose share of the weights contains draw / 2⁶⁴, among those that fit into the trajectory."""
+    fitting = [(stride, weight) for stride, weight in strides if stride > 0 and steps * stride < task.frames]
+    total = math.fsum(weight for _, weight in fitting)
+    if total <= 0:
+        raise UserError(
+            f"task {task.name!r} has {task.frames} frames, too few for {steps} steps at any of the strides "
+            f"{[stride for stride, _ in strides]}; shorten the rollout, the history or the strides"
+        )
+    left = draw / 2**64 * total
+    for stride, weight in fitting:
+        left -= weight
+        if left < 0:
+            return stride
+    return fitting[-1][0]
+
+
+@lru_cache(maxsize=64)
+def _permutation(key: int, n: int) -> Int[np.ndarray, " n"]:
+    """0 … n−1 sorted by their hashes; cached because consecutive steps walk through the same one."""
+    order = np.argsort(mix_each(key, np.arange(n)), kind="stable")
+    order.setflags(write=False)
+    return order
+
+
+_MASK32 = (1 << 32) - 1
+
+
+def _scramble(x: Int[Tensor, " ..."]) -> Int[Tensor, " ..."]:
+    """A bijection of 32-bit words, held in int64, in which every input bit flips about half of the output bits.
+
+    Multipliers above 2³¹ are given as their negative residue modulo 2³², so that no product leaves int64: overflow is
+    undefined in C++, and the low 32 bits are the same.
+    """
+    x = x ^ (x >> 17)
+    x = (x * (0xED5AD4BB - (1 << 32))) & _MASK32
+    x = x ^ (x >> 11)
+    x = (x * (0xAC4C1B51 - (1 << 32))) & _MASK32
+    x = x ^ (x >> 15)
+    x = (x * 0x31848BAB) & _MASK32
+    return x ^ (x >> 14)
+
+
+def noise(
+    seed: int,
+    step: int | Int[Tensor, ""],
+    sample_ids: Int[Tensor, " B"],
+    shape: Sequence[int],
+    *,
+    device: torch.device | str,
+) -> Float[Tensor, " B *shape"]:
+    """Standard normal numbers (float32) that depend only on (seed, step, sample id, element).
+
+    Two 32-bit hashes w₁, w₂ of the pair's number give two normals by Box and Muller's formula,
+
+        r = √(−2 ln((w₁ + ½) / 2³²)),   z = r cos(2π w₂ / 2³²),   z' = r sin(2π w₂ / 2³²).
+
+    Only torch operations on `device`, so it can be captured in a CUDA graph (give `step` as a tensor there). Logarithm
+    and cosine are taken in float64 and rounded once: in float32 their last bit can depend on the device, and on where
+    in a vector register an element falls, and then a split batch would differ from the whole.
+    """
+    ids = sample_ids.to(device)
+    step = step.to(device) if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int64, device=device)
+    size = math.prod(shape)
+    pairs = (size + 1) // 2
+    key, offset = _noise_keys(mix(seed, _NOISE), step, ids)[..., None]
+    counter = torch.arange(2 * pairs, dtype=torch.int64, device=device) & _MASK32
+    words = _scramble((_scramble(counter ^ key) + offset) & _MASK32).double()
+    first, second = words[:, :pairs], words[:, pairs:]
+    radius = torch.sqrt(-2.0 * torch.log((first + 0.5) * 2.0**-32))
+    angle = second * (2.0 * math.pi * 2.0**-32)
+    normal = torch.cat((radius * torch.cos(angle), radius * torch.sin(angle)), 1)[:, :size]
+    return normal.float().reshape(len(ids), *shape)
+
+
+def _noise_keys(start: int, step: Int[Tensor, ""], ids: Int[Tensor, " B"]) -> Int[Tensor, " 2 B"]:
+    """Two 32-bit hashes of (start, step, id) that collide independently, from all 64 bits of each."""
+    lane = torch.arange(2, dtype=torch.int64, device=ids.device)[:, None]
+    state = _scramble(((ids + lane * 0x9E3779B9) & _MASK32) ^ (start & _MASK32))
+    for word in ((ids >> 32) + (start >> 32), step, step >> 32):
+        state = _scramble((state + word) & _MASK32)
+    return state

@@ -1,0 +1,70 @@
+"""Files that are either whole or absent, and say so.
+
+Everything a run relies on later (shards, indices, manifests, pointers) is written to a temporary name, synced, and
+renamed, so a crash leaves the old file or the new one, never half of it. JSON files carry their own checksum, because
+one flipped byte in a number still parses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 22
+
+
+def crc32_of(path: Path) -> int:
+    """CRC-32 of a file's bytes."""
+    crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc = zlib.crc32(chunk, crc)
+    return crc
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names inside a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write(path: Path, content: bytes | memoryview, *, temporary: Path | None = None) -> None:
+    """Replace `path` by `content` in one act: a reader sees the old bytes or the new ones."""
+    temporary = temporary or path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def seal(content: Mapping[str, Any]) -> bytes:
+    """JSON of `content` with the CRC-32 of its canonical form beside it."""
+    body = json.loads(json.dumps(content))
+    return (json.dumps({"crc32": _canonical_crc(body), "content": body}, indent=1) + "\n").encode()
+
+
+def unseal(text: bytes) -> dict[str, Any]:
+    """The content of a sealed JSON file; a ValueError when it is not what was sealed."""
+    sealed = json.loads(text.decode())
+    if not isinstance(sealed, dict) or set(sealed) != {"crc32", "content"} or not isinstance(sealed["content"], dict):
+        raise ValueError("not a sealed JSON file")
+    if sealed["crc32"] != _canonical_crc(sealed["content"]):
+        raise ValueError("its checksum does not match its content")
+    return sealed["content"]
+
+
+def _canonical_crc(body: Any) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())

@@ -1,0 +1,149 @@
+"""What a store looks like on disk.
+
+    path/
+      index.json                    key, and for each array its dtype, shape and shards (sealed, written last)
+      <array>.<number>.<crc32>.bin  consecutive rows of one array: plain little-endian numbers, nothing else
+
+An array is N rows of equal shape (a row is a trajectory, or its parameters). A shard's name carries the checksum of its
+bytes, so a finished shard can be trusted before there is an index, by whichever process finds it. Without an index
+there is no store: `partial.json` then says whose unfinished build it is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.durable import seal, unseal
+from ups.errors import UserError
+
+VERSION = 1
+INDEX = "index.json"
+PARTIAL = "partial.json"
+SHARD_BYTES = 64 * 2**20
+DTYPES = ("float16", "float32", "float64")
+
+_NAME = re.compile(r"[A-Za-z0-9_@-]+")  # no dot: dots separate the parts of a shard's name
+
+
+class StoreDamaged(UserError):
+    """A file of the store is not what was written: which one, and how to mend it."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rows `first` … `first + rows − 1` of an array, in one file."""
+
+    file: str
+    first: int
+    rows: int
+    bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """One array: `shape` is (N, ...), the shards are in the order of their rows."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
+class Index:
+    """A complete store: `key` says what the numbers were made from."""
+
+    key: str
+    arrays: Mapping[str, ArrayLayout]
+
+    def sealed(self) -> bytes:
+        return seal({"version": VERSION, "key": self.key, "arrays": {n: asdict(a) for n, a in self.arrays.items()}})
+
+
+def little_endian(dtype: str) -> np.dtype:
+    """The dtype as it lies on disk, the same on every machine."""
+    return np.dtype(dtype).newbyteorder("<")
+
+
+def row_bytes(shape: Sequence[int], dtype: str) -> int:
+    return math.prod(shape[1:]) * np.dtype(dtype).itemsize
+
+
+def plan(shape: Sequence[int], dtype: str) -> list[tuple[int, int]]:
+    """The (first, rows) of each shard: as many whole rows as fit into about 64 MB, at least one."""
+    rows = max(1, SHARD_BYTES // row_bytes(shape, dtype))
+    return [(first, min(rows, shape[0] - first)) for first in range(0, shape[0], rows)]
+
+
+def check_array(name: str, shape: Sequence[int], dtype: str) -> None:
+    """Refuse what the store cannot hold."""
+    if not _NAME.fullmatch(name):
+        raise UserError(f"array name {name!r} cannot be a file name; use letters, digits, '_', '-' and '@'")
+    if dtype not in DTYPES:
+        raise UserError(f"array {name!r} has dtype {dtype}; the store holds {', '.join(DTYPES)}")
+    if len(shape) < 2 or min(shape) < 1:
+        raise UserError(f"array {name!r} has shape {tuple(shape)}; it needs at least one row and one number a row")
+
+
+def read_index(path: Path) -> Index | None:
+    """The store's index, None where there is none yet; StoreDamaged when it cannot be trusted."""
+    file = path / INDEX
+    content = read_sealed(file)
+    if content is None:
+        return None
+    if content.get("version") != VERSION:
+        raise UserError(
+            f"{file} has format version {content.get('version')}, this program reads {VERSION}; "
+            "build the store again with rebuild"
+        )
+    arrays = {name: _array(array) for name, array in content["arrays"].items()}
+    for name, array in arrays.items():
+        width, ends = row_bytes(array.shape, array.dtype), [0]
+        for shard in array.shards:
+            whole = shard.first == ends[-1] and shard.rows > 0 and shard.bytes == shard.rows * width
+            ends.append(shard.first + shard.rows if whole else -1)
+        if min(ends) < 0 or ends[-1] != array.shape[0]:
+            raise StoreDamaged(f"{file}: the shards of {name!r} do not make up its rows; build the store with rebuild")
+    return Index(content["key"], arrays)
+
+
+def read_sealed(file: Path) -> dict[str, Any] | None:
+    """A sealed JSON file of the store, None where there is none."""
+    try:
+        return unseal(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError as error:
+        raise UserError(f"{file.parent} is a file; name a directory for the store") from error
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read ({error.strerror or error}); mend its permissions or its disk"
+        ) from error
+    except ValueError as error:
+        raise StoreDamaged(f"{file} is damaged ({error}); build the store again with rebuild") from error
+
+
+def size_problem(path: Path, shard: Shard) -> str | None:
+    """What is wrong with a shard's file at first sight, or None."""
+    file = path / shard.file
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        return f"{file} cannot be read ({error.strerror or error})"
+    return None if size == shard.bytes else f"{file} has {size} bytes, should have {shard.bytes}"
+
+
+def content_problem(path: Path, shard: Shard, crc: int) -> str | None:
+    """What is wrong with a shard's bytes, or None."""
+    return None if crc == shard.crc32 else f"{path / shard.file} has checksum {crc:08x}, should have {shard.crc32:08x}"
+
+
+def _array(content: dict[str, Any]) -> ArrayLayout:
+    return ArrayLayout(content["dtype"], tuple(content["shape"]), tuple(Shard(**shard) for shard in content["shards"]))
