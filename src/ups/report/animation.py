@@ -1,0 +1,141 @@
+"""The data behind the page's players: fields as 16-bit integers in base64, small and exact enough for errors.
+
+A value v is stored as round((v − low) / (high − low) · 65534); 65535 stands for NaN or infinity, and values outside
+[low, high] are clipped. The range is the truth's, widened by half its span on both sides, so a step is 1/32767 of the
+span: an error of 0.1 % of the field is 33 steps. The nRMSE of each frame is sent as a number, computed from the full
+values.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy import ndarray
+
+from ups.metrics import nrmse
+from ups.report.contents import REFERENCE, Sample, TaskPage, values_of
+from ups.report.limits import error_limit, field_limits
+from ups.report.palette import ERROR_MAP, FIELD_MAP, NOT_A_NUMBER, display_name, ink
+
+BROKEN = 65535
+LARGEST = 65534
+MOST_FRAMES = 61
+MOST_POINTS = {1: 512, 2: 64}
+
+
+def colour_tables() -> dict[str, str]:
+    """The two colour maps as 256 × RGB bytes in base64, and the colour of what is not a number."""
+    tables = {"field": FIELD_MAP, "error": ERROR_MAP}
+    steps = np.linspace(0, 1, 256)
+    packed = {
+        key: (matplotlib.colormaps[name](steps)[:, :3] * 255).round().astype("u1") for key, name in tables.items()
+    }
+    return {key: base64.b64encode(table.tobytes()).decode() for key, table in packed.items()} | {"bad": NOT_A_NUMBER}
+
+
+def player_data(task: TaskPage, budget: int) -> dict[str, Any]:
+    """What one player needs, as JSON: sequences of frames of fields, at most `budget` bytes of them before base64.
+
+    A transient task has a sequence a sample, its frames are times; a steady one has one sequence whose frames are the
+    samples. Space and time are thinned to what a screen shows, then as many samples as fit are kept (at least one).
+    """
+    space, frames, count = _thinning(task, budget)
+    samples = task.samples[:count]
+    names = [REFERENCE, *samples[0].predictions]
+    shown = {name: [values_of(sample, name) for sample in samples] for name in names}
+    channels = []
+    for index, channel in enumerate(task.channels):
+        low, high = field_limits([values[..., index] for values in shown[REFERENCE]])
+        errors = [
+            values[..., index] - truth[..., index]
+            for model in task.models
+            for values, truth in zip(shown[model], shown[REFERENCE], strict=True)
+        ]
+        span = high - low
+        limits = {"low": low, "high": high, "error": error_limit(errors, span)}
+        channels.append({"name": channel, **limits, "packing": [low - span / 2, high + span / 2]})
+
+    def packed(group: Sequence[Sample], name: str) -> list[str]:
+        values = np.concatenate([values_of(sample, name)[frames][(slice(None), *space)] for sample in group])
+        return [pack(values[..., c], *channel["packing"]) for c, channel in enumerate(channels)]
+
+    groups = [samples] if task.steady else [[sample] for sample in samples]
+    return without_nan(
+        {
+            "steady": task.steady,
+            "dimension": task.dimension,
+            "axes": [axis[cut].tolist() for axis, cut in zip(task.axes, space, strict=True)],
+            "channels": channels,
+            "models": [_pen(task, name) for name in names],
+            "statics": [_static(name, samples, space) for name in samples[0].static] if task.steady else [],
+            "sequences": [
+                {
+                    "label": group[0].label,
+                    "frames": [s.label for s in group] if task.steady else [f"t = {t:.3g}" for t in task.times[frames]],
+                    "fields": {name: packed(group, name) for name in names},
+                    "nrmse": {
+                        name: np.concatenate([_errors(sample, name)[frames] for sample in group]).tolist()
+                        for name in names[1:]
+                    },
+                }
+                for group in groups
+            ],
+        }
+    )
+
+
+def pack(field: Float[ndarray, ...], low: float, high: float) -> str:
+    """Little-endian 16-bit integers of `field` scaled from [low, high], in base64."""
+    finite = np.isfinite(field)
+    scaled = (np.where(finite, field, low) - low) / (high - low)
+    integers = np.where(finite, (np.clip(scaled, 0, 1) * LARGEST).round(), BROKEN)
+    return base64.b64encode(integers.astype("<u2").tobytes()).decode()
+
+
+def without_nan(value: Any) -> Any:
+    """The same structure with every NaN and infinity as None: JSON has neither."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _thinning(task: TaskPage, budget: int) -> tuple[tuple[slice, ...], slice, int]:
+    """Strides over space and time, and how many samples then fit into the budget."""
+    most = MOST_POINTS[task.dimension]
+    space = tuple(slice(None, None, math.ceil(len(axis) / most)) for axis in task.axes)
+    points = math.prod(len(axis[cut]) for axis, cut in zip(task.axes, space, strict=True))
+    fields = (1 + len(task.samples[0].predictions)) * len(task.channels)
+    frame_bytes = 2 * points * fields
+    most_frames = min(MOST_FRAMES, max(2, budget // frame_bytes))
+    stride = math.ceil(len(task.times) / most_frames)
+    frames = slice((len(task.times) - 1) % stride, None, stride)  # the last frame is always among them
+    sample_bytes = frame_bytes * len(task.times[frames])
+    return space, frames, max(1, min(len(task.samples), budget // sample_bytes))
+
+
+def _errors(sample: Sample, model: str) -> Float[ndarray, "T C"]:
+    prediction, truth = (torch.tensor(values_of(sample, name))[None] for name in (model, REFERENCE))
+    return nrmse(prediction, truth)[0].numpy()
+
+
+def _static(name: str, samples: Sequence[Sample], space: tuple[slice, ...]) -> dict[str, Any]:
+    planes = np.stack([np.asarray(sample.static[name], dtype=np.float64)[space] for sample in samples])
+    low, high = field_limits([planes])
+    return {"name": name, "low": low, "high": high, "packing": [low, high], "frames": pack(planes, low, high)}
+
+
+def _pen(task: TaskPage, name: str) -> dict[str, Any]:
+    """How the page draws and names a model; persistence has no picture of its own in two dimensions."""
+    pen = ink(name)
+    line = {"colour": pen.colour, "dash": pen.dash, "width": pen.width}
+    picture = name in (REFERENCE, *task.models)
+    return {"name": name, "display": display_name(name, task.steady), "picture": picture, **line}
