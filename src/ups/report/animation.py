@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -49,46 +49,45 @@ def player_data(task: TaskPage, budget: int) -> dict[str, Any]:
     space, frames, count = _thinning(task, budget)
     samples = task.samples[:count]
     names = [REFERENCE, *samples[0].predictions]
-    shown = {name: [values_of(sample, name) for sample in samples] for name in names}
-    channels = []
-    for index, channel in enumerate(task.channels):
-        low, high = field_limits([values[..., index] for values in shown[REFERENCE]])
-        errors = [
-            values[..., index] - truth[..., index]
-            for model in task.models
-            for values, truth in zip(shown[model], shown[REFERENCE], strict=True)
-        ]
-        span = high - low
-        limits = {"low": low, "high": high, "error": error_limit(errors, span)}
-        channels.append({"name": channel, **limits, "packing": [low - span / 2, high + span / 2]})
-
-    def packed(group: Sequence[Sample], name: str) -> list[str]:
-        values = np.concatenate([values_of(sample, name)[frames][(slice(None), *space)] for sample in group])
-        return [pack(values[..., c], *channel["packing"]) for c, channel in enumerate(channels)]
-
     groups = [samples] if task.steady else [[sample] for sample in samples]
     return without_nan(
         {
             "steady": task.steady,
             "dimension": task.dimension,
             "axes": [axis[cut].tolist() for axis, cut in zip(task.axes, space, strict=True)],
-            "channels": channels,
+            "channels": task.channels,
             "models": [_pen(task, name) for name in names],
             "statics": [_static(name, samples, space) for name in samples[0].static] if task.steady else [],
-            "sequences": [
-                {
-                    "label": group[0].label,
-                    "frames": [s.label for s in group] if task.steady else [f"t = {t:.3g}" for t in task.times[frames]],
-                    "fields": {name: packed(group, name) for name in names},
-                    "nrmse": {
-                        name: np.concatenate([_errors(sample, name)[frames] for sample in group]).tolist()
-                        for name in names[1:]
-                    },
-                }
-                for group in groups
-            ],
+            "sequences": [_sequence(task, group, names, frames, space) for group in groups],
         }
     )
+
+
+def _sequence(
+    task: TaskPage, group: Sequence[Sample], names: Sequence[str], frames: slice, space: tuple[slice, ...]
+) -> dict[str, Any]:
+    """One run of frames: the fields packed over ranges that hold for all of it, and each frame's nRMSE."""
+    values = {name: np.concatenate([values_of(sample, name)[frames] for sample in group]) for name in names}
+    ranges = [_range(values, task.models, channel) for channel in range(len(task.channels))]
+    return {
+        "label": group[0].label,
+        "frames": [s.label for s in group] if task.steady else [f"t = {t:.3g}" for t in task.times[frames]],
+        "ranges": ranges,
+        "fields": {
+            name: [pack(field[(slice(None), *space, c)], *span["packing"]) for c, span in enumerate(ranges)]
+            for name, field in values.items()
+        },
+        "nrmse": {name: _errors(values[name], values[REFERENCE]) for name in names[1:]},
+    }
+
+
+def _range(values: Mapping[str, Float[ndarray, "T *space C"]], models: Sequence[str], channel: int) -> dict[str, Any]:
+    """The limits shared by all fields of a sequence, by all its errors, and the range that is packed."""
+    truth = values[REFERENCE][..., channel]
+    low, high = field_limits([truth])
+    error = error_limit([values[model][..., channel] - truth for model in models], high - low)
+    half = (high - low) / 2
+    return {"low": low, "high": high, "error": error, "packing": [low - half, high + half]}
 
 
 def pack(field: Float[ndarray, ...], low: float, high: float) -> str:
@@ -122,9 +121,8 @@ def _thinning(task: TaskPage, budget: int) -> tuple[tuple[slice, ...], slice, in
     return space, frames, max(1, min(len(task.samples), budget // sample_bytes))
 
 
-def _errors(sample: Sample, model: str) -> Float[ndarray, "T C"]:
-    prediction, truth = (torch.tensor(values_of(sample, name))[None] for name in (model, REFERENCE))
-    return nrmse(prediction, truth)[0].numpy()
+def _errors(prediction: Float[ndarray, "T *space C"], truth: Float[ndarray, "T *space C"]) -> list[list[float]]:
+    return nrmse(torch.from_numpy(prediction)[None], torch.from_numpy(truth)[None])[0].tolist()
 
 
 def _static(name: str, samples: Sequence[Sample], space: tuple[slice, ...]) -> dict[str, Any]:

@@ -13,7 +13,17 @@ from ups.report.contents import Report, SummaryRow
 from ups.report.palette import ink
 from ups.report.plots import training_figure
 from ups.report.sections import embedded_json, figure_html, slug, task_section
-from ups.report.verdict import duration, geometric_mean, headline, is_undecided, judged_rows, number, ratio, times
+from ups.report.verdict import (
+    duration,
+    geometric_mean,
+    headline,
+    interval,
+    is_undecided,
+    judged_rows,
+    number,
+    ratio,
+    times,
+)
 
 PLAYER_BYTES = 3_500_000
 """Of embedded fields in the whole page, before base64: with pictures it stays under 8 MB."""
@@ -70,7 +80,7 @@ def _header(report: Report) -> str:
     against_rest = geometric_mean([r for row in judged if (r := ratio(row.ups, row.persistence)) is not None])
     tiles = []
     if against_fno is not None:
-        tiles.append((times(against_fno), f"the FNO's error, geometric mean over {len(judged)} task(s)", against_fno))
+        tiles.append((times(against_fno), "the FNO's error (geometric mean over the tasks)", against_fno))
     if against_rest is not None:
         tiles.append((times(against_rest), "the error of the trivial guess (persistence; training mean if steady)", 0))
     tiles += [(duration(value), f"wall time: {phase}", 0) for phase, value in report.seconds.items()]
@@ -97,7 +107,7 @@ def _summary(report: Report) -> str:
 <p>One UPS model for all tasks beside one FNO a task and the trivial guess: the last given frame (persistence), or for a
 steady task the training set's mean solution. Lower is better; the best of a row is bold.</p>
 <div class="scroll"><table>
-<thead><tr><th scope="col">Task</th><th scope="col" class="left">View</th><th scope="col" class="left">Error</th>{head}
+<thead><tr><th scope="col">Task</th><th scope="col" class="left">View and error</th>{head}
 <th scope="col">UPS / FNO</th><th scope="col">UPS / persistence</th><th scope="col">UPS, 95 % interval</th></tr></thead>
 <tbody>{"".join(_summary_row(row, names.get(row.task, row.task)) for row in report.summary)}</tbody>
 <caption>▼ better and ▲ worse than the baseline; ≈ the FNO's error lies inside the 95 % bootstrap interval of the
@@ -118,13 +128,10 @@ def _summary_row(row: SummaryRow, title: str) -> str:
         elif value is not None and value == min(finite):
             kind = ' class="best"'
         cells += f"<td{kind}>{number(value)}</td>"
-    interval = "—"
-    if row.ci95 is not None and all(math.isfinite(end) for end in row.ci95):
-        interval = f"{number(row.ci95[0])} to {number(row.ci95[1])}"
     return (
-        f'<tr><th scope="row">{escape(title)}</th><td class="left">{escape(row.view)}</td>'
-        f'<td class="left">{escape(row.metric)}</td>{cells}{_ratio_cell(ratio(row.ups, row.fno), is_undecided(row))}'
-        f"{_ratio_cell(ratio(row.ups, row.persistence), False)}<td>{interval}</td></tr>"
+        f'<tr><th scope="row">{escape(title)}</th><td class="left">{escape(row.view)}, {escape(row.metric)}</td>'
+        f"{cells}{_ratio_cell(ratio(row.ups, row.fno), is_undecided(row))}"
+        f"{_ratio_cell(ratio(row.ups, row.persistence), False)}<td>{interval(row.ci95)}</td></tr>"
     )
 
 

@@ -13,9 +13,11 @@ import matplotlib
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy import ndarray
 
 from ups.report.contents import REFERENCE, Curve, Sample, SolverComparison, TaskPage, values_of
@@ -71,7 +73,10 @@ def space_time_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
             axes.set_title(f"{name} − truth", color=ink(name).colour)
         _bar(figure, list(grid[1]), ERROR_MAP, -bound, bound, "error", list(errors.values()))
         for axes in (*grid[0], *grid[1][1:]):
-            axes.set(xlabel="x", ylabel="t")
+            axes.set_xlabel("x")
+        grid[0][0].set_ylabel("t")
+        for axes in (*grid[0][1:], *grid[1][1:]):
+            axes.tick_params(labelleft=False)
         profile = grid[1][0]
         for name in names:
             _line(profile, name, x, np.clip(values[name][-1], low - (high - low), high + (high - low)), name)
@@ -91,7 +96,9 @@ def film_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
     bound = error_limit(errors.values(), high - low)
     with matplotlib.rc_context(STYLE):
         rows = len(names) + len(errors)
-        figure = Figure(figsize=(1.85 * len(frames) + 1, 1.75 * rows + 0.3), layout="constrained")
+        figure = Figure(
+            figsize=(1.85 * len(frames) + 1, (1.85 * _tallness(task) + 0.1) * rows + 0.3), layout="constrained"
+        )
         grid = figure.subplots(rows, len(frames), squeeze=False)
         for row, name in enumerate(names):
             for column in range(len(frames)):
@@ -119,7 +126,9 @@ def steady_figure(task: TaskPage, samples: Sequence[Sample], channel: int) -> Fi
     bound = error_limit(errors.values(), high - low)
     columns = len(statics) + len(names) + len(models)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(1.75 * columns, 1.7 * len(samples) + 0.9), layout="constrained")
+        figure = Figure(
+            figsize=(1.75 * columns, (1.6 * _tallness(task) + 0.1) * len(samples) + 0.9), layout="constrained"
+        )
         grid = figure.subplots(len(samples), columns, squeeze=False)
         column = 0
         for name in statics:
@@ -177,6 +186,7 @@ def growth_figure(times: Float[ndarray, " T"], growth: Mapping[str, Float[ndarra
             if not good.all() and drawn.any():
                 axes.plot(times[drawn][-1], error[drawn][-1], "X", color=NOT_A_NUMBER, markersize=9)
         axes.set(yscale="log", xlabel="t", ylabel="mean nRMSE", title="Error growth in the rollout")
+        _log_axis(axes.yaxis)
         axes.legend()
     return figure
 
@@ -227,6 +237,7 @@ def training_figure(curves: Sequence[Curve]) -> Figure:
         left.set(yscale="log", xlabel="step", ylabel="training loss", title="Loss")
         right.set(yscale="log", xlabel="wall seconds of training", ylabel="validation error", title="Validation")
         for axes in (left, right):
+            _log_axis(axes.yaxis)
             if axes.lines:
                 axes.legend(fontsize=8)
     return figure
@@ -248,6 +259,8 @@ def solver_figure(solver: SolverComparison) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel="seconds a trajectory", ylabel="nRMSE")
         axes.set_title("Cost of accuracy: lower left is better")
         axes.margins(0.12)
+        _log_axis(axes.xaxis)
+        _log_axis(axes.yaxis)
         axes.legend()
     return figure
 
@@ -268,6 +281,23 @@ def _image(axes: Axes, x: ndarray, y: ndarray, values: Float[ndarray, "X Y"], co
 def _plane(axes: Axes, task: TaskPage, values: Float[ndarray, "X Y"], colours: str, low: float, high: float) -> None:
     _image(axes, task.axes[0], task.axes[1], values, colours, low, high)
     axes.set(aspect="equal", xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def _tallness(task: TaskPage) -> float:
+    """Height over width of the domain, within what a page bears."""
+    x, y = (float(axis[-1] - axis[0]) or 1.0 for axis in task.axes)
+    return float(np.clip(y / x, 0.2, 3))
+
+
+def _log_axis(axis: Axis) -> None:
+    """Ticks in plain numbers (0.02, 0.05): readers should not decode exponents where few decades are shown."""
+    low, high = axis.get_view_interval()
+    few = low > 0 and np.log10(high / low) < 2.5
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+    if few:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _row_name(axes: Axes, text: str, name: str) -> None:
@@ -314,7 +344,7 @@ def _plain(text: str) -> str:
 
 
 def _smoothed(values: Float[ndarray, " S"]) -> Float[ndarray, " S"]:
-    """Centred running median over about a fortieth of the curve, for the eye; the raw values are drawn behind it."""
-    half = len(values) // 80
+    """Centred running median over about a twentieth of the curve, for the eye; the raw values are drawn behind it."""
+    half = len(values) // 40
     padded = np.pad(np.asarray(values, dtype=np.float64), half, mode="edge")
     return np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=-1)

@@ -22,7 +22,9 @@ function unpack(base64, [low, high]) {
 function short(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e-3 && size < 1e4 ? String(Number(value.toPrecision(3))) : value.toExponential(1).replace("e", "·10^").replace("+", "");
+  if (size >= 1e-3 && size < 1e4) return String(Number(value.toPrecision(3))).replace("-", "−");
+  const [mantissa, power] = value.toExponential(1).split("e");
+  return `${mantissa.replace("-", "−")}·10${[...power.replace("+", "")].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("")}`;
 }
 
 function ticks(low, high, count) {
@@ -53,7 +55,7 @@ function frame(pen, box, xs, low, high, label, xlabel) {
   pen.lineWidth = 1;
   pen.textAlign = "right";
   pen.textBaseline = "middle";
-  for (const y of ticks(low, high, Math.max(2, box.height / 45))) {
+  for (const y of ticks(low, high, Math.max(3, box.height / 36))) {
     pen.strokeStyle = "#e6e6e6";
     pen.beginPath(); pen.moveTo(box.left, py(y)); pen.lineTo(box.left + box.width, py(y)); pen.stroke();
     pen.fillStyle = "#555";
@@ -115,8 +117,11 @@ class Player {
     if (data.dimension === 2) this.buildPanels();
     else this.canvas = this.stage.appendChild(Object.assign(document.createElement("canvas"), { className: "lines" }));
     this.wire();
+    if (!data.steady) this.frame = data.sequences[0].frames.length - 1; // where the models differ most
     this.chooseSequence(0);
   }
+
+  get range() { return this.data.sequences[this.sequence].ranges[this.channel]; }
 
   get length() { return this.data.sequences[this.sequence].frames.length; }
 
@@ -124,7 +129,7 @@ class Player {
     const key = `${this.sequence}/${this.channel}/${name}`;
     if (!this.cache.has(key)) {
       const packed = this.data.sequences[this.sequence].fields[name][this.channel];
-      this.cache.set(key, unpack(packed, this.data.channels[this.channel].packing));
+      this.cache.set(key, unpack(packed, this.range.packing));
     }
     return this.cut(this.cache.get(key));
   }
@@ -157,41 +162,51 @@ class Player {
     }
   }
 
-  buildPanels() {
+  buildPanels() { // static fields, truth and models side by side; each model's error under it; the scales in the corner
+    const { axes: [x, y], statics } = this.data, { field, error, bad } = this.colours;
+    const shown = this.data.models.filter((model) => model.picture);
+    const shape = [x.length, y.length], aspect = (x[x.length - 1] - x[0]) / (y[y.length - 1] - y[0]);
     const panels = this.stage.appendChild(Object.assign(document.createElement("div"), { className: "panels" }));
-    const [x, y] = this.data.axes, aspect = (x[x.length - 1] - x[0]) / (y[y.length - 1] - y[0]);
-    const add = (title, colour, draw) => {
-      const box = panels.appendChild(document.createElement("div"));
+    panels.style.setProperty("--columns", String(statics.length + shown.length));
+    this.panels = [];
+    const add = (title, colour, column, draw) => {
+      const box = panels.appendChild(Object.assign(document.createElement("div"), { className: "panel" }));
+      box.style.gridColumn = String(column);
       const name = box.appendChild(Object.assign(document.createElement("span"), { textContent: title }));
       name.style.color = colour;
       const canvas = box.appendChild(document.createElement("canvas"));
       canvas.style.aspectRatio = String(aspect);
       this.panels.push(() => draw(canvas));
     };
-    this.panels = [];
-    const shape = [x.length, y.length], { field, error, bad } = this.colours;
-    for (const item of this.data.statics) {
+    let column = 1;
+    for (const item of statics) {
       const all = unpack(item.frames, item.packing);
-      add(item.name, "#333", (canvas) => paint(canvas, this.cut(all), shape, item.low, item.high, field, bad));
+      add(item.name, "#333", column++, (canvas) => paint(canvas, this.cut(all), shape, item.low, item.high, field, bad));
     }
-    const shown = this.data.models.filter((model) => model.picture);
-    const range = () => this.data.channels[this.channel];
-    for (const m of shown) add(m.display, m.colour, (c) => paint(c, this.values(m.name), shape, range().low, range().high, field, bad));
+    const first = column;
+    for (const m of shown)
+      add(m.display, m.colour, column++, (c) => paint(c, this.values(m.name), shape, this.range.low, this.range.high, field, bad));
+    const bars = panels.appendChild(Object.assign(document.createElement("div"), { className: "bars" }));
+    bars.style.gridColumn = `1 / span ${first}`;
+    column = first + 1;
     for (const m of shown) if (m.name !== "truth")
-      add(`${m.display} − truth`, m.colour, (c) => paint(c, this.error(m.name), shape, -range().error, range().error, error, bad));
-    const bars = this.stage.appendChild(Object.assign(document.createElement("div"), { className: "bars" }));
-    const ramp = Float32Array.from({ length: 256 }, (_, i) => i / 255);
-    const bar = (title, table, ends) => {
-      const box = bars.appendChild(Object.assign(document.createElement("div"), { className: "bar" }));
-      const [text, low, high] = [0, 1, 2].map(() => document.createElement("span"));
-      const canvas = document.createElement("canvas");
-      box.append(text, low, canvas, high);
-      paint(canvas, ramp, [256, 1], 0, 1, table, bad);
-      this.panels.push(() => { const [a, b, name] = ends(); text.textContent = name || title; low.textContent = short(a); high.textContent = short(b); });
-    };
-    bar("field", field, () => [range().low, range().high, range().name]);
-    bar("error", error, () => [-range().error, range().error]);
-    for (const item of this.data.statics) bar(item.name, field, () => [item.low, item.high]);
+      add(`${m.display} − truth`, m.colour, column++, (c) => paint(c, this.error(m.name), shape, -this.range.error, this.range.error, error, bad));
+    this.bar(bars, field, () => [this.data.channels[this.channel], this.range.low, this.range.high]);
+    this.bar(bars, error, () => ["error", -this.range.error, this.range.error]);
+    for (const item of statics) this.bar(bars, field, () => [item.name, item.low, item.high]);
+  }
+
+  bar(parent, table, ends) { // a colour scale with its name and ends
+    const box = parent.appendChild(Object.assign(document.createElement("div"), { className: "bar" }));
+    const canvas = document.createElement("canvas"), row = document.createElement("div");
+    const [name, low, high] = [0, 1, 2].map(() => document.createElement("span"));
+    row.append(low, high);
+    box.append(name, canvas, row);
+    paint(canvas, Float32Array.from({ length: 256 }, (_, i) => i / 255), [256, 1], 0, 1, table, [0, 0, 0]);
+    this.panels.push(() => [name, low, high].forEach((place, i) => {
+      const value = ends()[i];
+      place.textContent = i === 0 ? value : short(value);
+    }));
   }
 
   wire() {
@@ -271,11 +286,11 @@ class Player {
   }
 
   drawLines() {
-    const [pen, width, height] = fitted(this.canvas), xs = this.data.axes[0], range = this.data.channels[this.channel];
+    const [pen, width, height] = fitted(this.canvas), xs = this.data.axes[0], range = this.range;
     const margin = 0.08 * (range.high - range.low), left = 62, inner = width - left - 14;
     const upper = { left, top: 10, width: inner, height: height * 0.6 - 16 };
     const lower = { left, top: height * 0.6 + 8, width: inner, height: height * 0.4 - 46 };
-    const above = frame(pen, upper, xs, range.low - margin, range.high + margin, range.name, "");
+    const above = frame(pen, upper, xs, range.low - margin, range.high + margin, this.data.channels[this.channel], "");
     const below = frame(pen, lower, xs, -1.1 * range.error, 1.1 * range.error, "error", "x");
     const visible = this.data.models.filter((model) => !this.hidden.has(model.name));
     for (const model of visible) curve(pen, upper, xs, this.values(model.name), above, model);

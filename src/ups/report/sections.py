@@ -24,7 +24,7 @@ from ups.report.plots import (
     spectra_figure,
     steady_figure,
 )
-from ups.report.verdict import METRIC_NAMES, VIEW_NAMES, duration, from_json, number
+from ups.report.verdict import METRIC_NAMES, VIEW_NAMES, duration, from_json, interval, number
 
 MOST_PICTURES = 6
 STEADY_ROWS = 4
@@ -157,6 +157,7 @@ def _solver(solver: SolverComparison, title: str) -> str:
 <th scope="col">Time a trajectory</th></tr></thead>
 <tbody>{rows}<tr><th scope="row">UPS</th><td>{number(solver.model_nrmse)}</td>
 <td>{duration(solver.model_seconds)}</td></tr></tbody>
+<caption>Highlighted: the cheapest solver tried that is at least as accurate as the model.</caption>
 </table></div></div>{picture}</div>"""
 
 
@@ -180,11 +181,10 @@ def _metrics(task: TaskPage) -> str:
         name = "steady" if task.steady else VIEW_NAMES.get(view, view)
         for metric, entry in entries.items():
             cells = "".join(f"<td>{_entry(entry, key)}</td>" for key in ("model", "fno", "persistence"))
-            interval = entry.get("ci95")
-            ends = "—" if not interval else f"{number(from_json(interval[0]))} to {number(from_json(interval[1]))}"
+            ends = [from_json(end) for end in entry["ci95"]] if entry.get("ci95") else None
             rows += (
                 f'<tr><th scope="row">{escape(METRIC_NAMES.get(metric, metric.replace("_", " ")))}</th>'
-                f'<td class="left">{escape(name)}</td>{cells}<td>{ends}</td></tr>'
+                f'<td class="left">{escape(name)}</td>{cells}<td>{interval(ends)}</td></tr>'
             )
     baseline = "Training mean" if task.steady else "Persistence"
     return f"""<details><summary>All metrics</summary><div class="scroll"><table>

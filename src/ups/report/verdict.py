@@ -23,7 +23,7 @@ def summary_rows(tasks: Sequence[TaskPage], metric: str = "nrmse") -> list[Summa
 
 
 def _row(task: TaskPage, view: str, metric: str, entry: Mapping[str, Any]) -> SummaryRow:
-    interval = entry.get("ci95")
+    ends = entry.get("ci95")
     return SummaryRow(
         task=task.name,
         view="steady" if task.steady else VIEW_NAMES.get(view, view),
@@ -31,7 +31,7 @@ def _row(task: TaskPage, view: str, metric: str, entry: Mapping[str, Any]) -> Su
         ups=from_json(entry["model"]),
         fno=None if entry.get("fno") is None else from_json(entry["fno"]),
         persistence=None if entry.get("persistence") is None else from_json(entry["persistence"]),
-        ci95=None if interval is None else (from_json(interval[0]), from_json(interval[1])),
+        ci95=None if ends is None else (from_json(ends[0]), from_json(ends[1])),
     )
 
 
@@ -82,16 +82,16 @@ def headline(rows: Sequence[SummaryRow]) -> str:
     failed = [row.task for row in judged if not math.isfinite(row.ups)]
     if failed:
         return (
-            f"The model diverged on {_listed(failed)}: the errors there are not numbers, and this run is not a success."
+            f"The model diverged on {_named(failed)}: the errors there are not numbers, and this run is not a success."
         )
     sentence = f"One model learned {_count(len(judged), 'physical system')}"
     against_rest = [r for row in judged if (r := ratio(row.ups, row.persistence)) is not None]
     mean = geometric_mean(against_rest)
     if mean is not None and all(r < 1 for r in against_rest):
-        sentence += f" and makes {times(mean)} the error of the trivial guess"
+        sentence += f" with {number(100 * mean, digits=2)} % of the trivial guess's error"
     elif against_rest:
         worse = [row.task for row in judged if (ratio(row.ups, row.persistence) or 0) >= 1]
-        sentence += f" but is no better than the trivial guess on {_listed(worse)}"
+        sentence += f" but is no better than the trivial guess on {_named(worse)}"
     compared = [(row, r) for row in judged if (r := ratio(row.ups, row.fno)) is not None]
     if not compared:
         return sentence + "."
@@ -100,23 +100,25 @@ def headline(rows: Sequence[SummaryRow]) -> str:
     worse = [f"{row.task} ({times(r)} its error)" for row, r in compared if not r < 1 and not is_undecided(row)]
     parts = []
     if better:
-        parts.append(f"beats the FNO on {_listed(better)}")
+        parts.append(f"beats the FNO on {_named(better)}")
     if even:
-        parts.append(f"is level with it on {_listed(even)}" if better else f"is level with the FNO on {_listed(even)}")
+        parts.append(f"is level with it on {_named(even)}" if better else f"is level with the FNO on {_named(even)}")
     if worse:
-        parts.append(f"loses to {'it' if better or even else 'the FNO'} on {_listed(worse)}")
+        parts.append(f"loses to {'it' if better or even else 'the FNO'} on {_named(worse)}")
     return f"{sentence}; it {_listed(parts)}."
 
 
 def times(value: float | None) -> str:
-    """A ratio as people read it: 0.045×, 1.3×, —."""
+    """A ratio as people read it: 0.045×, 1.30×, —."""
     if value is None or math.isnan(value):
         return "—"
-    return "∞" if math.isinf(value) else f"{number(value)}×"
+    if math.isinf(value):
+        return "∞"
+    return f"{value:.2f}×" if 0.1 <= value < 100 else f"{number(value, digits=2)}×"
 
 
-def number(value: float | None) -> str:
-    """Three significant digits, without an exponent where a person would not write one; a failure says so."""
+def number(value: float | None, digits: int = 3) -> str:
+    """So many significant digits, without an exponent where a person would not write one; a failure says so."""
     if value is None:
         return "—"
     if not math.isfinite(value):
@@ -124,8 +126,8 @@ def number(value: float | None) -> str:
     if value == 0:
         return "0"
     if 1e-4 <= abs(value) < 1e4:
-        return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
-    mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
@@ -143,6 +145,18 @@ def duration(seconds: float) -> str:
 
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def interval(ends: Sequence[float] | None) -> str:
+    """0.0034 to 0.0043, or a dash where there is none."""
+    if ends is None or not all(math.isfinite(end) for end in ends):
+        return "—"
+    return " to ".join(number(end, digits=2) for end in ends)
+
+
+def _named(tasks: Sequence[str]) -> str:
+    """Up to four by name, more by number: the table has them all."""
+    return _listed(tasks) if len(tasks) <= 4 else f"{len(tasks)} tasks"
 
 
 def _listed(words: Sequence[str]) -> str:
