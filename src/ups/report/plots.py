@@ -182,7 +182,7 @@ def growth_figure(times: Float[ndarray, " T"], growth: Mapping[str, Float[ndarra
         for model, error in growth.items():
             good = np.isfinite(error)
             drawn = good & (np.where(good, error, 0) > 0)
-            _line(axes, model, times[drawn], error[drawn], model if good.all() else f"{model} (diverges)")
+            _line(axes, model, times[drawn], error[drawn], model if good.all() else f"{model} (not a number)")
             if not good.all() and drawn.any():
                 axes.plot(times[drawn][-1], error[drawn][-1], "X", color=NOT_A_NUMBER, markersize=9)
         axes.set(yscale="log", xlabel="t", ylabel="mean nRMSE", title="Error growth in the rollout")
@@ -200,7 +200,7 @@ def spectra_figure(spectra: Mapping[str, tuple[ndarray, ndarray]], steady: bool)
         for name, (k, power) in spectra.items():
             drawn = (k > 0) & np.isfinite(power) & (power > 0)
             label = display_name(name, steady)
-            _line(axes, name, k[drawn], power[drawn], label if np.isfinite(power).all() else f"{label} (diverges)")
+            _line(axes, name, k[drawn], power[drawn], label if np.isfinite(power).all() else f"{label} (not a number)")
             if name == REFERENCE and drawn.any():
                 largest = float(power[drawn].max())
         axes.set(xscale="log", yscale="log", xlabel="wave number |k| (waves per domain)", ylabel="power")

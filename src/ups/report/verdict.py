@@ -81,9 +81,7 @@ def headline(rows: Sequence[SummaryRow]) -> str:
         return "No task was evaluated."
     failed = [row.task for row in judged if not math.isfinite(row.ups)]
     if failed:
-        return (
-            f"The model diverged on {_named(failed)}: the errors there are not numbers, and this run is not a success."
-        )
+        return f"The model failed on {_named(failed)}: its error there is not a finite number."
     sentence = f"One model learned {_count(len(judged), 'physical system')}"
     against_rest = [r for row in judged if (r := ratio(row.ups, row.persistence)) is not None]
     mean = geometric_mean(against_rest)
@@ -118,11 +116,13 @@ def times(value: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """So many significant digits, without an exponent where a person would not write one; a failure says so."""
+    """So many significant digits, without an exponent where a person would not write one."""
     if value is None:
         return "—"
-    if not math.isfinite(value):
-        return "diverged"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞"
     if value == 0:
         return "0"
     if 1e-4 <= abs(value) < 1e4:

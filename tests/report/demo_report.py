@@ -1,7 +1,6 @@
 """A report of synthetic waves, fronts and porous flow: every "prediction" is the truth, disturbed."""
 
 import numpy as np
-import pytest
 import torch
 
 from ups.metrics import max_error, nrmse, power_spectrum, summarise, vrmse
@@ -197,8 +196,3 @@ def report_of(tasks):
             "The FNO's number of steps follows from its measured rate.",
         ],
     )
-
-
-@pytest.fixture(scope="session")
-def quickstart():
-    return report_of([advection_page(), burgers_page(), darcy_page()])
