@@ -1,9 +1,9 @@
 """The data behind the page's players: fields as 16-bit integers in base64, small and exact enough for errors.
 
-A value v is stored as round((v − low) / (high − low) · 65534); 65535 stands for NaN or infinity, and values outside
-[low, high] are clipped. The range is the truth's, widened by half its span on both sides, so a step is 1/32767 of the
-span: an error of 0.1 % of the field is 33 steps. The nRMSE of each frame is sent as a number, computed from the full
-values.
+A value v in [low, high] is stored as 1 + round((v − low) / (high − low) · 65532); 0 stands for anything below, 65534
+for anything above, 65535 for NaN and infinity. What lies outside is drawn as outside, never at the edge, where its
+error would look small. The range is the truth's, widened by half its span on both sides, so an error of 0.1 % of the
+span is 33 steps. The nRMSE of each frame is sent as a number, computed from the full values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ups.report.limits import error_limit, field_limits
 from ups.report.palette import ERROR_MAP, FIELD_MAP, NOT_A_NUMBER, display_name, ink
 
 BROKEN = 65535
-LARGEST = 65534
+BELOW, ABOVE = 0, 65534
+STEPS = 65532
 MOST_FRAMES = 61
 MOST_POINTS = {1: 512, 2: 64}
 
@@ -92,9 +93,8 @@ def _range(values: Mapping[str, Float[ndarray, "T *space C"]], models: Sequence[
 
 def pack(field: Float[ndarray, ...], low: float, high: float) -> str:
     """Little-endian 16-bit integers of `field` scaled from [low, high], in base64."""
-    finite = np.isfinite(field)
-    scaled = (np.where(finite, field, low) - low) / (high - low)
-    integers = np.where(finite, (np.clip(scaled, 0, 1) * LARGEST).round(), BROKEN)
+    scaled = 1 + (np.clip(np.nan_to_num(field), low, high) - low) / (high - low) * STEPS
+    integers = np.select([~np.isfinite(field), field < low, field > high], [BROKEN, BELOW, ABOVE], scaled.round())
     return base64.b64encode(integers.astype("<u2").tobytes()).decode()
 
 

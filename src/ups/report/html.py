@@ -82,7 +82,9 @@ def _header(report: Report) -> str:
     if against_fno is not None:
         tiles.append((times(against_fno), "the FNO's error (geometric mean over the tasks)", against_fno))
     if against_rest is not None:
-        tiles.append((times(against_rest), "the error of the trivial guess (persistence; training mean if steady)", 0))
+        tiles.append(
+            (times(against_rest), "the error of the trivial guess (persistence; training mean if steady)", against_rest)
+        )
     tiles += [(duration(value), f"wall time: {phase}", 0) for phase, value in report.seconds.items()]
     items = "".join(
         f"<li{'' if math.isfinite(value) else ' class=failed'}><b>{escape(text)}</b><span>{escape(what)}</span></li>"

@@ -1,7 +1,7 @@
 "use strict";
 // Players for the embedded fields, and the copy buttons. No library, no network.
 
-const BROKEN = 65535, LARGEST = 65534; // as in animation.py
+const BROKEN = 65535, BELOW = 0, ABOVE = 65534, STEPS = 65532; // as in animation.py
 const TRANSIENT_RATE = 10, STEADY_RATE = 1; // frames a second at speed 1
 
 function bytes(base64) {
@@ -14,7 +14,7 @@ function unpack(base64, [low, high]) {
   const raw = bytes(base64), view = new DataView(raw.buffer), out = new Float32Array(raw.length / 2);
   for (let i = 0; i < out.length; i++) {
     const q = view.getUint16(2 * i, true);
-    out[i] = q === BROKEN ? NaN : low + (q / LARGEST) * (high - low);
+    out[i] = q === BROKEN ? NaN : q === BELOW ? -Infinity : q === ABOVE ? Infinity : low + ((q - 1) / STEPS) * (high - low);
   }
   return out;
 }
@@ -84,7 +84,8 @@ function curve(pen, box, xs, ys, [px, py], model) { // broken where the values a
   let down = false;
   for (let i = 0; i < xs.length; i++) {
     if (Number.isNaN(ys[i])) { down = false; continue; }
-    if (down) pen.lineTo(px(xs[i]), py(ys[i])); else pen.moveTo(px(xs[i]), py(ys[i]));
+    const y = Math.min(1e4, Math.max(-1e4, py(ys[i]))); // a canvas ignores infinities: far outside will do
+    if (down) pen.lineTo(px(xs[i]), y); else pen.moveTo(px(xs[i]), y);
     down = true;
   }
   pen.stroke();
