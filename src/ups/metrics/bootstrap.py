@@ -1,0 +1,46 @@
+"""From per-sample values to what a table prints: mean, median and the interval the mean is known to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A metric over samples; `low` and `high` bound the mean with 95 % confidence."""
+
+    mean: float
+    median: float
+    low: float
+    high: float
+
+
+def bootstrap_interval(
+    values: Float[Tensor, "N ..."], seed: int, resamples: int = 2000, level: float = 0.95
+) -> tuple[Float[Tensor, ...], Float[Tensor, ...]]:
+    """Percentile bootstrap of the mean over samples: the central `level` of the means of N draws with replacement.
+
+    Drawn on the CPU from `seed`, so every device gives the same interval. One sample gives an interval of no width
+    (it says nothing); a NaN or inf among the values makes the interval NaN.
+    """
+    count = values.shape[0]
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(count, (resamples, count), generator=generator)
+    weights = torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(
+        1, drawn, torch.full(drawn.shape, 1 / count, dtype=torch.float64)
+    )
+    means = weights.to(values.device) @ values.double().reshape(count, -1)
+    tail = (1 - level) / 2
+    low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64, device=values.device), dim=0)
+    return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
+
+
+def summarise(values: Float[Tensor, "N ..."], seed: int) -> Summary:
+    """Average each sample over times and channels, then summarise over samples: the sample is the unit of chance."""
+    per_sample = values.double().reshape(values.shape[0], -1).mean(1)
+    low, high = bootstrap_interval(per_sample, seed)
+    return Summary(float(per_sample.mean()), float(per_sample.quantile(0.5)), float(low), float(high))

@@ -1,0 +1,65 @@
+"""Pointwise errors. With e = prediction − truth and y = truth:
+
+    nRMSE  = √⟨e²⟩ₓ / √⟨y²⟩ₓ          per sample, time and channel (PDEBench)
+    VRMSE  = √⟨e²⟩ₓ / √Var(y)ₓₜ       the variance of the whole trajectory, so a large mean does not flatter
+
+Zero denominators follow floating point and nothing is added to hide them: any error against a truth that is zero
+everywhere gives inf, no error against it gives 0/0 = NaN. Where a field decays to zero, read `pooled_nrmse`.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.metrics.layout import aligned
+
+
+def nrmse(prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]) -> Float[Tensor, "N T C"]:
+    """√⟨(prediction − truth)²⟩ₓ / √⟨truth²⟩ₓ: 0 is exact, 1 is as bad as predicting zero."""
+    prediction, truth, space = aligned(prediction, truth)
+    return (prediction - truth).square().mean(space).sqrt() / truth.square().mean(space).sqrt()
+
+
+def pooled_nrmse(
+    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
+) -> Float[Tensor, "T C"]:
+    """√⟨e²⟩ / √⟨y²⟩ with both means over samples and space, so one sample near zero cannot rule the result."""
+    prediction, truth, space = aligned(prediction, truth)
+    pooled = (0, *space)
+    return (prediction - truth).square().mean(pooled).sqrt() / truth.square().mean(pooled).sqrt()
+
+
+def vrmse(prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]) -> Float[Tensor, "N T C"]:
+    """√⟨e²⟩ₓ / √Var(truth), the variance over space and time (divided by the count): 1 is predicting the mean."""
+    prediction, truth, space = aligned(prediction, truth)
+    deviation = truth.var((1, *space), correction=0, keepdim=True).sqrt().flatten(1, -2)
+    return (prediction - truth).square().mean(space).sqrt() / deviation
+
+
+def max_error(
+    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
+) -> Float[Tensor, "N T C"]:
+    """max over space of |e|, in the channel's own unit."""
+    prediction, truth, space = aligned(prediction, truth)
+    return (prediction - truth).abs().amax(space)
+
+
+def boundary_rmse(
+    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
+) -> Float[Tensor, "N T C"]:
+    """√⟨e²⟩ over the outermost points (first or last along any axis), in the channel's own unit."""
+    prediction, truth, space = aligned(prediction, truth)
+    interior = torch.ones(truth.shape[2:-1], dtype=torch.bool, device=truth.device)
+    for axis in range(len(space)):
+        interior.select(axis, 0).fill_(False)
+        interior.select(axis, -1).fill_(False)
+    on_edge = (prediction - truth).flatten(2, -2)[:, :, ~interior.flatten()]
+    return on_edge.square().mean(2).sqrt()
+
+
+def relative_l2(prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]) -> Float[Tensor, " N"]:
+    """‖e‖ / ‖y‖ with norms over time, space and channels together: the number of the operator-learning papers."""
+    prediction, truth, _ = aligned(prediction, truth)
+    return (prediction - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)

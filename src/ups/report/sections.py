@@ -1,0 +1,198 @@
+"""One task's section: equation, player, pictures, error growth, spectra, coarse solvers, all metrics."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ups.report.animation import player_data
+from ups.report.contents import SolverComparison, TaskPage
+from ups.report.plots import (
+    film_figure,
+    growth_figure,
+    profiles_figure,
+    render,
+    solver_figure,
+    space_time_figure,
+    spectra_figure,
+    steady_figure,
+)
+from ups.report.verdict import METRIC_NAMES, VIEW_NAMES, duration, from_json, interval, number
+
+MOST_PICTURES = 6
+STEADY_ROWS = 4
+
+
+def task_section(task: TaskPage, budget: int) -> str:
+    """The whole section; `budget` bounds the bytes of fields its player embeds."""
+    key = slug(task.name)
+    curves = ""
+    if task.growth and not task.steady:
+        text = "Mean over the test samples at each time; the given frame is not drawn. Lower and flatter is better."
+        curves += figure_html(growth_figure(task.times, task.growth), "svg", f"Error growth, {task.title}", text)
+    if task.spectra:
+        text = "Mean energy of waves by wave number. Where a model leaves the black line, it loses or invents scales."
+        curves += figure_html(spectra_figure(task.spectra, task.steady), "svg", f"Spectra, {task.title}", text)
+    return f"""<section id="{key}">
+<h2>{escape(task.title)}</h2>
+<p class="equation">{escape(task.equation)}</p>
+<h3>{"Solutions, sample by sample" if task.steady else "Rollout, frame by frame"}</h3>
+{_player(task, key, player_data(task, budget))}
+<h3>Fields and errors</h3>
+{_pictures(task)}
+{f'<h3>{"Scales" if task.steady else "Time and scales"}</h3><div class="pair">{curves}</div>' if curves else ""}
+{_solver(task.solver, task.title) if task.solver else ""}
+{_metrics(task)}
+</section>"""
+
+
+def figure_html(figure: Figure, form: str, alt: str, caption: str, kind: str = "", attributes: str = "") -> str:
+    """A figure on its own light card, so that it reads in both colour schemes."""
+    mime = {"svg": "image/svg+xml", "png": "image/png"}[form]
+    data = base64.b64encode(render(figure, form)).decode()
+    width = round(figure.get_figwidth() * 96)
+    return (
+        f'<figure class="{kind}" {attributes}><img alt="{escape(alt)}" style="max-width:{width * 5 // 4}px" '
+        f'src="data:{mime};base64,{data}"><figcaption>{escape(caption)}</figcaption></figure>'
+    )
+
+
+def embedded_json(key: str, data: Mapping[str, Any]) -> str:
+    """Data for the script. No "<" survives in it, so no text inside can end the element or start another."""
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{escape(key)}">{text}</script>'
+
+
+def slug(name: str) -> str:
+    """A task's name as an element's id: "darcy@16" is "task-darcy-16"."""
+    return "task-" + re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+
+
+def _player(task: TaskPage, key: str, data: dict[str, Any]) -> str:
+    choosers = ""
+    if len(data["sequences"]) > 1:
+        choosers += _chooser("Sample", "sample", [sequence["label"] for sequence in data["sequences"]])
+    if len(task.channels) > 1:
+        choosers += _chooser("Channel", "channel", task.channels)
+    speeds = "".join(f'<option value="{v}"{" selected" if v == 1 else ""}>{v}×</option>' for v in (0.25, 0.5, 1, 2, 4))
+    last = len(data["sequences"][0]["frames"]) - 1
+    return f"""<figure class="player" data-source="{key}-data" tabindex="0" role="group"
+ aria-label="Animation of {escape(task.title)}: space plays and pauses, arrow keys step">
+<div class="controls">
+<button type="button" class="play" data-part="play">▶ Play</button>
+<label class="time"><span>{"Sample" if task.steady else "Time"}</span>
+<input type="range" min="0" max="{last}" step="1" value="0" data-part="slider">
+<output data-part="time"></output></label>
+<label><span>Speed</span> <select data-part="speed">{speeds}</select></label>
+{choosers}
+</div>
+<div class="legend" data-part="legend"></div>
+<div class="stage" data-part="stage"></div>
+<figcaption>The number beside a model is its nRMSE in this frame. {_player_note(task)}
+<noscript> The animation needs scripts to be allowed; the pictures below do not.</noscript></figcaption>
+</figure>
+{embedded_json(f"{key}-data", data)}"""
+
+
+def _player_note(task: TaskPage) -> str:
+    keys = "With the frame focused, space plays and the arrow keys step."
+    if task.dimension == 1:
+        return f"Above: the fields; below: model minus truth on one scale. {keys}"
+    return f"Fields share one colour scale, errors another. {keys}"
+
+
+def _chooser(text: str, part: str, options: Any) -> str:
+    items = "".join(f"<option>{escape(option)}</option>" for option in options)
+    return f'<label><span>{text}</span> <select data-part="{part}">{items}</select></label>'
+
+
+def _pictures(task: TaskPage) -> str:
+    """Still pictures for print and for the eye: those of the first sample are visible, the chooser shows the others."""
+    same = "All fields share one colour scale and all errors another; pointed ends mark values beyond it."
+    if task.steady:
+        draw = steady_figure if task.dimension == 2 else profiles_figure
+        shown = task.samples[:STEADY_ROWS]
+        pictures = [(0, channel, draw(task, shown, channel), same) for channel in range(len(task.channels))]
+    else:
+        draw = film_figure if task.dimension == 2 else space_time_figure
+        shown = task.samples[: max(1, MOST_PICTURES // len(task.channels))]
+        pictures = [
+            (index, channel, draw(task, sample, channel), f"Sample {sample.label}. {same}")
+            for index, sample in enumerate(shown)
+            for channel in range(len(task.channels))
+        ]
+    return "".join(
+        figure_html(
+            figure,
+            "png",
+            f"Fields and errors of {task.title}, {task.channels[channel]}",
+            text,
+            kind="wide",
+            attributes=f'data-sample="{index}" data-channel="{channel}"{"" if index == channel == 0 else " hidden"}',
+        )
+        for index, channel, figure, text in pictures
+    )
+
+
+def _solver(solver: SolverComparison, title: str) -> str:
+    rows = "".join(
+        f"<tr{' class=equal' if index == solver.equal else ''}><td>{row.points}</td><td>{number(row.nrmse)}</td>"
+        f"<td>{duration(row.seconds)}</td></tr>"
+        for index, row in enumerate(solver.rows)
+    )
+    picture = figure_html(
+        solver_figure(solver), "svg", f"Error against cost, {title}", "The solver run coarser, and the trained model."
+    )
+    return f"""<h3>Against the solver itself</h3>
+<p>{escape(_solver_sentence(solver))}</p>
+<div class="pair"><div><div class="scroll"><table>
+<thead><tr><th scope="col">Points per axis</th><th scope="col">nRMSE</th>
+<th scope="col">Time a trajectory</th></tr></thead>
+<tbody>{rows}<tr><th scope="row">UPS</th><td>{number(solver.model_nrmse)}</td>
+<td>{duration(solver.model_seconds)}</td></tr></tbody>
+<caption>Highlighted: the cheapest solver tried that is at least as accurate as the model.</caption>
+</table></div></div>{picture}</div>"""
+
+
+def _solver_sentence(solver: SolverComparison) -> str:
+    if solver.equal is None:
+        return "No coarse solver tried reaches the model's error."
+    row = solver.rows[solver.equal]
+    start = (
+        f"The solver at {row.points} points per axis is as accurate as the model and takes {duration(row.seconds)} a "
+        f"trajectory; the model takes {duration(solver.model_seconds)}."
+    )
+    if solver.breakeven is None or not math.isfinite(solver.breakeven):
+        return f"{start} The solver is the faster of the two, so training never pays off here."
+    return f"{start} Training has paid off after {math.ceil(solver.breakeven):,} simulations."
+
+
+def _metrics(task: TaskPage) -> str:
+    """Every number of the task, for those who look for one."""
+    rows = ""
+    for view, entries in task.metrics.items():
+        name = "steady" if task.steady else VIEW_NAMES.get(view, view)
+        for metric, entry in entries.items():
+            cells = "".join(f"<td>{_entry(entry, key)}</td>" for key in ("model", "fno", "persistence"))
+            ends = [from_json(end) for end in entry["ci95"]] if entry.get("ci95") else None
+            rows += (
+                f'<tr><th scope="row">{escape(METRIC_NAMES.get(metric, metric.replace("_", " ")))}</th>'
+                f'<td class="left">{escape(name)}</td>{cells}<td>{interval(ends)}</td></tr>'
+            )
+    baseline = "Training mean" if task.steady else "Persistence"
+    return f"""<details><summary>All metrics</summary><div class="scroll"><table>
+<thead><tr><th scope="col">Metric</th><th scope="col" class="left">View</th><th scope="col">UPS</th>
+<th scope="col">FNO</th><th scope="col">{baseline}</th><th scope="col">UPS, 95 % interval</th></tr></thead>
+<tbody>{rows}</tbody></table></div></details>"""
+
+
+def _entry(entry: Mapping[str, Any], key: str) -> str:
+    """A missing model is a dash; a null is a NaN that JSON could not hold."""
+    return number(from_json(entry[key])) if key in entry else "—"

@@ -1,0 +1,57 @@
+import math
+
+import numpy as np
+import pytest
+from demo_report import advection_page, darcy_page, vortex_page
+from matplotlib.collections import QuadMesh
+
+from ups.report.limits import error_limit, field_limits
+from ups.report.plots import film_figure, space_time_figure, steady_figure
+
+
+def test_field_limits_are_the_truths_and_ignore_what_is_not_a_number():
+    assert field_limits([np.array([1.0, 5.0]), np.array([-2.0, math.nan, math.inf])]) == (-2.0, 5.0)
+
+
+def test_a_constant_field_still_has_a_scale():
+    assert field_limits([np.full(4, 3.0)]) == (0.0, 6.0)
+    assert field_limits([np.zeros(4)]) == (-1.0, 1.0)
+    assert field_limits([np.full(4, math.nan)]) == (0.0, 1.0)
+
+
+def test_the_error_limit_holds_nearly_all_errors_of_all_models():
+    small, large = np.linspace(-0.1, 0.1, 1001), np.linspace(-0.3, 0.3, 1001)
+    limit = error_limit([small, large], field_span=2.0)
+    assert (np.abs(np.concatenate([small, large])) <= limit).mean() == pytest.approx(0.995, abs=1 / 1001)
+
+
+def test_an_exploded_model_cannot_blank_the_others():
+    assert error_limit([np.full(10, 0.1), np.full(10, 1e20)], field_span=2.0) == 2.0
+
+
+def test_errors_that_are_zero_or_not_numbers_still_have_a_scale():
+    assert error_limit([np.zeros(5)], field_span=2.0) == 2.0
+    assert error_limit([np.full(5, math.nan)], field_span=2.0) == 2.0
+
+
+def _panels(figure):
+    """Title or row name of each panel, and its colour limits."""
+    meshes = [(axes, mesh) for axes in figure.axes for mesh in axes.collections if isinstance(mesh, QuadMesh)]
+    return [(axes, mesh.get_clim()) for axes, mesh in meshes if mesh.get_array().size > 300]
+
+
+@pytest.mark.parametrize(
+    ("figure", "fields", "errors", "statics"),
+    [
+        (lambda: space_time_figure(task := advection_page(count=1), task.samples[0], 0), 3, 2, 0),
+        (lambda: film_figure(task := vortex_page(count=1), task.samples[0], 1), 15, 10, 0),
+        (lambda: steady_figure(task := darcy_page(count=3), task.samples, 0), 9, 6, 3),
+    ],
+)
+def test_panels_of_a_picture_share_their_limits(figure, fields, errors, statics):
+    limits = [clim for _, clim in _panels(figure())]
+    assert len(limits) == fields + errors + statics
+    counts = sorted(limits.count(clim) for clim in set(limits))
+    assert counts == sorted(count for count in (fields, errors, statics) if count)
+    (symmetric,) = {clim for clim in limits if clim[0] == -clim[1]}
+    assert limits.count(symmetric) == errors

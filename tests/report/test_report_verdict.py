@@ -1,0 +1,82 @@
+import math
+from dataclasses import replace
+
+import pytest
+from demo_report import burgers_page, darcy_page
+
+from ups.report import Report, SummaryRow, summary_rows
+from ups.report.html import page
+from ups.report.verdict import duration, geometric_mean, headline, number, ratio, times
+
+
+def row(task, ups, fno, persistence=1.0, view="rollout", ci95=None):
+    return SummaryRow(task, view, "nRMSE", ups, fno, persistence, ci95)
+
+
+def test_the_headline_names_wins_and_losses():
+    sentence = headline(
+        [row("advection", 0.02, 0.04), row("burgers", 0.06, 0.04), row("burgers", 0.01, 0.02, view="one step")]
+    )
+    assert "2 physical systems" in sentence
+    assert "beats the FNO on advection" in sentence
+    assert "loses to it on burgers (1.50× its error)" in sentence
+
+
+def test_the_headline_does_not_claim_a_win_inside_the_interval():
+    sentence = headline([row("darcy", 0.038, 0.040, ci95=(0.035, 0.041))])
+    assert "level with the FNO on darcy" in sentence
+    assert "beats" not in sentence
+
+
+def test_a_model_no_better_than_the_trivial_guess_is_said_to_be():
+    assert "no better than the trivial guess on burgers" in headline([row("burgers", 1.2, 0.1)])
+
+
+def test_a_failure_is_the_headline():
+    assert headline([row("a", 0.1, 0.2), row("b", math.nan, 0.2)]) == (
+        "The model failed on b: its error there is not a finite number."
+    )
+
+
+def test_many_tasks_are_counted_and_not_listed():
+    assert "beats the FNO on 6 tasks" in headline([row(f"t{i}", 0.1, 0.2) for i in range(6)])
+
+
+def test_the_best_of_a_row_is_bold_even_when_it_is_not_ours():
+    html = page(Report("run", "ups run", "", {}, [row("burgers", 0.06, 0.04)], [], [], {}))
+    assert '<td class="best">0.0400</td>' in html
+    assert html.count('class="best"') == 1
+    assert '<td class="worse">▲ 1.50×</td>' in html
+
+
+def test_rows_follow_the_metrics_file_and_null_is_a_failure():
+    failed = replace(burgers_page(count=1), metrics={"rollout": {"nrmse": {"model": None, "fno": 0.1}}})
+    (found,) = summary_rows([failed])
+    assert math.isnan(found.ups)
+    assert (found.fno, found.persistence, found.ci95) == (0.1, None, None)
+    burgers, darcy = summary_rows([burgers_page(count=1)]), summary_rows([darcy_page(count=1)])
+    assert [r.view for r in burgers] == ["one step", "rollout"]
+    assert [r.view for r in darcy] == ["steady"]
+
+
+def test_ratios_by_hand():
+    assert ratio(0.5, 2.0) == 0.25
+    assert ratio(0.5, None) is None
+    assert ratio(math.nan, 1.0) == math.inf
+    assert ratio(1.0, math.nan) == 0.0
+    assert geometric_mean([0.25, 4.0]) == pytest.approx(1.0)
+    assert geometric_mean([]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0123456, "0.0123"), (1.5, "1.50"), (12345.0, "1.23·10⁴"), (2e-5, "2.00·10⁻⁵"), (0.0, "0"), (math.nan, "NaN")],
+)
+def test_numbers_read_as_people_write_them(value, text):
+    assert number(value) == text
+
+
+def test_times_and_durations_read_as_people_say_them():
+    assert times(0.0451) == "0.045×"
+    assert times(1.5) == "1.50×"
+    assert [duration(s) for s in (0.0021, 2.14, 200, 7500)] == ["2.10 ms", "2.1 s", "3 min 20 s", "2 h 5 min"]
