@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -152,3 +153,34 @@ def test_every_public_name_is_there(name, module):
 def test_a_name_that_is_not_there_says_what_is():
     with pytest.raises(AttributeError, match="Simulator, generate, load"):
         _ = ups.simulate_everything
+
+
+def test_data_that_are_made_can_be_inspected(tmp_path):
+    for room in ("ups.data.generate", "ups.data.open"):
+        if find_spec(room) is None:
+            pytest.skip(f"{room} is not built yet")
+    made = call(
+        "--quiet",
+        "data",
+        "make",
+        "advection",
+        "--points",
+        "16",
+        "--count",
+        "3",
+        "--set",
+        "beta=0.5",
+        "--out",
+        str(tmp_path),
+    )
+    assert made.returncode == 0, made.stderr
+    (path,) = made.stdout.splitlines()
+    found = json.loads(call("data", "inspect", path, "--json").stdout)
+    assert found["shape"] == {"samples": 3, "time": 41, "x": 16, "channels": 1}
+    assert found["parameters"] == {"beta": [0.5]} and found["problems"] == []
+    wrong = call("data", "make", "advection", "--count", "3", "--set", "bta=0.5", "--out", str(tmp_path))
+    assert wrong.returncode == 2 and "did you mean beta?" in wrong.stderr
+    half = call("data", "make", "advection", "--set", "points=16.5", "--out", str(tmp_path))
+    assert half.returncode == 2 and "points is 16.5; give a whole number" in half.stderr
+    unknown = call("data", "make", "advecton", "--out", str(tmp_path))
+    assert unknown.returncode == 2 and "did you mean advection?" in unknown.stderr

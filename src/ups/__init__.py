@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ups.data.generate import generate as generate
     from ups.data.open import open_dataset as open_dataset
     from ups.data.tasks import register as register
-    from ups.equations.generate import generate as generate
     from ups.simulator import Simulator as Simulator
     from ups.simulator import load as load
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "Simulator": "ups.simulator",
-    "generate": "ups.equations.generate",
+    "generate": "ups.data.generate",
     "load": "ups.simulator",
     "open_dataset": "ups.data.open",
     "register": "ups.data.tasks",

@@ -28,7 +28,7 @@ def make(
       ups data make advection --points 128 --frames 41 --end 2.0 --count 100 --set beta=0.4 --out data
     """
     parameters = parse_settings(settings)
-    from ups.equations.generate import generate
+    from ups.data.generate import generate
     from ups.equations.named import named_equation
     from ups.track.progress import Progress
 
@@ -37,5 +37,5 @@ def make(
     out.mkdir(parents=True, exist_ok=True)
     path = out / problem.published_name
     with Progress(equation, total=count, unit="trajectories") as progress:
-        generate(problem, count, seed, path, workers=workers, progress=progress.update)
+        generate(problem, count, seed, path, workers=workers, progress=lambda done, _: progress.update(done))
     print(path)

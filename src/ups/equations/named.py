@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from typing import Any
 
 from ups.equations import Advection, Burgers, Darcy, Equation
 from ups.errors import UserError
@@ -17,11 +18,16 @@ def named_equation(name: str, settings: Mapping[str, float]) -> Equation:
     if name not in EQUATIONS:
         raise UserError(f"there is no equation {name!r};{_nearest(name, EQUATIONS)} known: {', '.join(EQUATIONS)}")
     equation = EQUATIONS[name]
-    known = [field.name for field in fields(equation)]
-    for setting in settings:
-        if setting not in known:
-            raise UserError(f"{name} has no setting {setting!r};{_nearest(setting, known)} it has {', '.join(known)}")
-    return equation(**settings)
+    kinds = {field.name: field.type for field in fields(equation)}
+    given: dict[str, Any] = {}
+    for setting, value in settings.items():
+        if setting not in kinds:
+            raise UserError(f"{name} has no setting {setting!r};{_nearest(setting, kinds)} it has {', '.join(kinds)}")
+        whole = kinds[setting] in (int, "int")
+        if whole and value != int(value):
+            raise UserError(f"{name}: {setting} is {value}; give a whole number")
+        given[setting] = int(value) if whole else value
+    return equation(**given)
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
