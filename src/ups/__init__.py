@@ -1,0 +1,50 @@
+"""UPS, the Universal Physics Stack: learn to simulate many physical systems with one model.
+
+    sim = ups.load("runs/quickstart")
+    fields = sim.rollout(u0, steps=40, conditions={"beta": 0.4})
+
+Names are imported when first used, so that `import ups` and `ups --help` do not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ups.data.generate import generate as generate
+    from ups.data.open import open_dataset as open_dataset
+    from ups.data.tasks import register as register
+    from ups.simulator import Simulator as Simulator
+    from ups.simulator import load as load
+
+    __version__: str
+
+PUBLIC = {
+    "Simulator": "ups.simulator",
+    "generate": "ups.data.generate",
+    "load": "ups.simulator",
+    "open_dataset": "ups.data.open",
+    "register": "ups.data.tasks",
+}
+
+__all__ = ["Simulator", "__version__", "generate", "load", "open_dataset", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'ups' has no attribute {name!r}; it has {', '.join(PUBLIC)}")
+    return getattr(import_module(PUBLIC[name]), name)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("universal-physics-stack")
+    except PackageNotFoundError:  # run from the sources, without an installation
+        return "0+uninstalled"
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PUBLIC})

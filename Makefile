@@ -1,0 +1,46 @@
+# Two commands do everything on a fresh clone: `make run` and `make test`. All others are for people who change ups.
+# What they install goes into .venv, pinned by constraints.txt; another interpreter: `make run PYTHON=python3.12`.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# Settings of the user's own environment that would send packages into it, or its packages into ours.
+unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX
+
+.PHONY: run test slow lint wheel clean
+
+run: $(INSTALLED)
+	$(BIN)/ups run quickstart
+
+# Two OpenMP threads that spin while other processes want their core are a hundred times slower than one.
+test slow: export OMP_WAIT_POLICY := PASSIVE
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/pyright
+
+# build/ is removed first: setuptools would pack files from it that the sources no longer have.
+wheel: $(INSTALLED)
+	rm -rf build
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .hypothesis .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || \
+	  { echo "error: ups needs Python 3.11, 3.12 or 3.13, but '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not there);" \
+	         "name another one with 'make PYTHON=python3.12 ...'" >&2; exit 2; }
+	@echo "installing into .venv: once, about a minute"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@

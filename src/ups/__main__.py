@@ -1,0 +1,5 @@
+"""`python -m ups` is `ups`."""
+
+from ups.cli.main import main
+
+main()

@@ -1,0 +1,46 @@
+"""Arguments that several commands share, and how their text becomes values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ups.errors import UserError
+
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged name (quickstart) or a YAML file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Dotted overrides, such as operator.width=96.")
+]
+Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="The folder that holds all runs.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, such as runs/quickstart.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=NUMBER", help="A parameter of the equation; repeat it for several."),
+]
+
+
+def parse_settings(settings: Sequence[str] | None) -> dict[str, float]:
+    """`["beta=0.4"]` as `{"beta": 0.4}`."""
+    values = {}
+    for setting in settings or ():
+        name, _, text = setting.partition("=")
+        if not name.strip():
+            raise UserError(f"--set {setting}: give NAME=NUMBER, such as --set beta=0.4")
+        values[name.strip()] = _number(text, f"--set {setting}")
+    return values
+
+
+def parse_times(times: str | None) -> list[float] | None:
+    """`"0.1,0.2"` as `[0.1, 0.2]`."""
+    return None if times is None else [_number(text, f"--times {times}") for text in times.split(",")]
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{option}: {text.strip()!r} is not a number") from None

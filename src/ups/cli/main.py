@@ -1,0 +1,103 @@
+"""`ups`: the commands, and what becomes of their errors.
+
+A user's mistake is one sentence and exit code 2, a bug of ours a traceback and 1, Ctrl-C 130. Commands import what they
+need when they run, so `ups --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from ups.cli.data_inspect import inspect
+from ups.cli.data_make import make
+from ups.cli.evaluate import evaluate
+from ups.cli.report import report
+from ups.cli.run import run
+from ups.cli.simulate import simulate
+from ups.cli.train import train
+from ups.errors import UserError
+
+
+class Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """Ctrl-C that no command handled: the shell's usual code, whatever the version of typer makes of it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
+# Plain help rather than rich's: it starts faster and stays readable in logs and narrow terminals.
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data, name="data")
+
+for command in (run, train, evaluate, report, simulate):
+    app.command()(command)
+for command in (make, inspect):
+    data.command()(command)
+
+
+def print_version(asked: bool) -> None:
+    if asked:
+        from ups import __version__
+
+        print(f"ups {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def ups(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=print_version, is_eager=True)
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Learn to simulate many physical systems with one model.
+
+    \b
+    Example: make data, train, compare and write a report, all in one
+      ups run quickstart
+    """
+    if quiet:
+        from ups.track.progress import Progress
+
+        Progress.silent = True
+
+
+@data.callback()
+def datasets() -> None:
+    """Make data, and look into data files.
+
+    \b
+    Example:
+      ups data make advection --count 100 --set beta=0.4 --out data
+      ups data inspect data/1D_Advection_Sols_beta0.4.hdf5
+    """
+
+
+def main() -> NoReturn:
+    """Runs the command line and ends the process with its exit code."""
+    try:
+        app(prog_name="ups")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = f" for {error.filename}" if error.filename else ""
+            print(f"error: the disk is full{where}; free some space or choose another folder", file=sys.stderr)
+            sys.exit(2)
+        traceback.print_exc()
+        print(f"error: {type(error).__name__}: {error}\nthis is a bug in ups; please report it", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(0)

@@ -1,0 +1,35 @@
+"""Equations by name, for the command line and for configurations."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from ups.equations import Advection, Burgers, Darcy, Equation
+from ups.errors import UserError
+
+EQUATIONS = {equation.name: equation for equation in (Advection, Burgers, Darcy)}
+
+
+def named_equation(name: str, settings: Mapping[str, float]) -> Equation:
+    """`named_equation("burgers", {"points": 256, "nu": 0.01})` is `Burgers(points=256, nu=0.01)`."""
+    if name not in EQUATIONS:
+        raise UserError(f"there is no equation {name!r};{_nearest(name, EQUATIONS)} known: {', '.join(EQUATIONS)}")
+    equation = EQUATIONS[name]
+    kinds = {field.name: field.type for field in fields(equation)}
+    given: dict[str, Any] = {}
+    for setting, value in settings.items():
+        if setting not in kinds:
+            raise UserError(f"{name} has no setting {setting!r};{_nearest(setting, kinds)} it has {', '.join(kinds)}")
+        whole = kinds[setting] in (int, "int")
+        if whole and value != int(value):
+            raise UserError(f"{name}: {setting} is {value}; give a whole number")
+        given[setting] = int(value) if whole else value
+    return equation(**given)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" did you mean {close[0]}?" if close else ""

@@ -1,0 +1,74 @@
+"""What a run ran on, for `env.json`: enough to explain a difference, nothing about who or where."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("universal-physics-stack", "torch", "numpy", "h5py", "pydantic", "safetensors", "einops", "matplotlib")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, git state, processor, threads, GPUs. No host name, no user name, no paths."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "git": _git(),
+        "cpu": {"model": _cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
+        "torch": {
+            "threads": torch.get_num_threads(),
+            "cuda": torch.version.cuda,
+            "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+        },
+        "variables": {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit and whether files differ from it; None where the package is not a checkout.
+
+    Asking whether git tracks this very file keeps an environment inside someone's repository from passing for ours.
+    """
+    if _ask_git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    changes = _ask_git("status", "--porcelain")
+    return {"commit": _ask_git("rev-parse", "HEAD"), "changed": None if changes is None else bool(changes)}
+
+
+def _ask_git(*arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, or nothing to say
+        return None
+    return answer.stdout.strip()
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _usable_cpus() -> int:
+    """Processors this process may use, which in a container can be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

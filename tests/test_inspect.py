@@ -1,0 +1,95 @@
+"""What `ups data inspect` and `ups evaluate` print."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from ups.data import inspect as inspect_module
+from ups.data.inspect import describe, inspect_dataset
+from ups.fields import Batch, Boundary, Grid
+from ups.report.table import metrics_table
+
+
+class InMemory:
+    """Six samples of u = n + sin 2πx on four points, three times; beta is 0.1 for the even and 0.4 for the odd."""
+
+    task, channels, boundary = "waves", ("u",), Boundary.all("periodic", 1)
+    grid, times = Grid.cell_centred((4,)), torch.tensor([0.0, 0.5, 1.0])
+
+    def __init__(self) -> None:
+        wave = torch.sin(2 * math.pi * self.grid.positions[0]).float()
+        self.values = (torch.arange(6.0)[:, None, None] + wave).expand(6, 3, 4)[..., None].clone()
+
+    def __len__(self) -> int:
+        return 6
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        ids = torch.tensor(list(indices))
+        values = self.values[ids][:, frames]
+        beta = torch.tensor([0.1, 0.4], dtype=torch.float64)[ids % 2]
+        times = self.times[frames].expand(len(ids), -1)
+        return Batch("waves", values, times, self.grid, self.boundary, {"beta": beta}, {"a": values[:, 0, :, 0]}, ids)
+
+
+@pytest.mark.parametrize("chunk", [1, 100, 1 << 26])
+def test_ranges_do_not_depend_on_how_the_file_is_read(monkeypatch, chunk):
+    monkeypatch.setattr(inspect_module, "CHUNK_BYTES", chunk)
+    found = inspect_dataset(InMemory())
+    peak = math.sqrt(0.5)  # of sin 2πx at the centres of four cells
+    field = found["fields"]["u"]
+    assert field["min"] == pytest.approx(-peak) and field["max"] == pytest.approx(5 + peak)
+    assert field["mean"] == pytest.approx(2.5)
+    assert field["rms"] == pytest.approx(math.sqrt(55 / 6 + 0.5))
+    assert found["parameters"] == {"beta": [0.1, 0.4]} and found["problems"] == []
+    assert found["shape"] == {"samples": 6, "time": 3, "x": 4, "channels": 1}
+    assert found["axes"]["x"]["from"] == 0.125 and found["axes"]["x"]["sides"] == ["periodic", "periodic"]
+
+
+def test_values_that_are_not_numbers_are_found_and_kept_out_of_the_ranges():
+    dataset = InMemory()
+    dataset.values[4, 1, 2, 0] = float("nan")
+    dataset.values[5, 0, 0, 0] = float("inf")
+    found = inspect_dataset(dataset)
+    assert found["problems"][0] == "u: 2 values are NaN or infinite, in samples 4, 5"
+    assert math.isfinite(found["fields"]["u"]["rms"])
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_field_without_any_number_can_still_be_described():
+    dataset = InMemory()
+    dataset.values[:] = float("nan")
+    assert "no finite value" in describe(inspect_dataset(dataset))
+
+
+def test_a_constant_field_is_a_problem():
+    dataset = InMemory()
+    dataset.values[:] = 2.0
+    assert "u: every value is 2" in inspect_dataset(dataset)["problems"]
+
+
+def test_the_description_reads_line_by_line():
+    assert describe(inspect_dataset(InMemory())).splitlines()[:5] == [
+        "task        waves",
+        "shape       (6, 3, 4, 1) (samples, time, x, channels)",
+        "axis x      4 points from 0.125 to 0.875 in (0, 1), periodic",
+        "times       3 from 0 to 1",
+        "parameter   beta = 0.1, 0.4",
+    ]
+
+
+def test_the_table_sets_the_model_beside_its_rivals():
+    scores = {"model": 0.01, "persistence": 0.5, "fno": 0.02, "ci95": [0.009, 0.011]}
+    steady = {"model": 0.03, "persistence": 0.3}
+    table = metrics_table(
+        {"tasks": {"burgers": {"rollout": {"nrmse": scores}}, "darcy": {"one_step": {"nrmse": steady}}}}
+    )
+    assert [line.split() for line in table.splitlines()] == [
+        ["task", "nRMSE", "persistence", "FNO", "of", "persistence", "of", "FNO"],
+        ["burgers", "rollout", "0.0100", "0.5000", "0.0200", "0.0200", "0.5000"],
+        ["darcy", "one", "step", "0.0300", "0.3000", "-", "0.1000", "-"],
+    ]
