@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -180,11 +180,20 @@ class Batch:
     grid: Grid
     boundary: Boundary
     parameters: Mapping[str, Float[Tensor, " B"]]
-    static: Mapping[str, Float[Tensor, "B *space"]]
+    static: Mapping[str, Float[Tensor, " B *space"]]
     ids: Int[Tensor, " B"]
 
     def __len__(self) -> int:
         return self.values.shape[0]
+
+    def to(self, device: torch.device | str) -> Batch:
+        return replace(
+            self,
+            values=self.values.to(device),
+            times=self.times.to(device),
+            parameters={name: value.to(device) for name, value in self.parameters.items()},
+            static={name: value.to(device) for name, value in self.static.items()},
+        )
 
 
 @dataclass(frozen=True)

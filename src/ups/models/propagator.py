@@ -54,6 +54,11 @@ class Propagator(nn.Module):
             value = scales[0].expand(len(lead), -1)
         return (value + torch.clamp(log_lead - logs[0], max=0.0)[:, None]).exp().to(lead.dtype)
 
+    @staticmethod
+    def rms(history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B one *ones C"]:
+        """Root mean square of each sample and channel over history and space, ready to broadcast."""
+        return history.square().mean(dim=tuple(range(1, history.dim() - 1)), keepdim=True).sqrt()
+
     def sample_scale(self, spec: TaskSpec, history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B C"]:
         """rms per sample and channel; components of one vector share theirs, log channels keep 1."""
         square = history.square().mean(dim=tuple(range(1, history.dim() - 1)))

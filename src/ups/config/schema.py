@@ -1,0 +1,138 @@
+"""What a run can be told. Every key is checked: an unknown one is refused with the nearest valid key named."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MakeConfig(Strict):
+    """Data from the package's own solvers: `trajectories` for each combination of `values`."""
+
+    equation: str
+    trajectories: Annotated[int, Field(ge=3)]
+    values: dict[str, list[float]] = {}
+    settings: dict[str, Any] = {}
+
+
+class FilesConfig(Strict):
+    """Data from files under `data.root`: training files, trajectories held out for selection, test files by name.
+
+    Without `test`, the first tenth of every training file is the test set and the next tenth the validation set.
+    """
+
+    train: Annotated[list[str], Field(min_length=1)]
+    validation: Positive | None = None
+    test: dict[str, str] = {}
+    convention: Literal["cell_centred", "nodal"] | None = None
+
+    @model_validator(mode="after")
+    def _held_out(self) -> FilesConfig:
+        if bool(self.test) != (self.validation is not None):
+            raise ValueError("give both test files and the number of validation trajectories, or neither")
+        return self
+
+
+class TaskConfig(Strict):
+    """One task: where its data come from, its share of every batch, and its definition if the registry lacks it."""
+
+    make: MakeConfig | None = None
+    files: FilesConfig | None = None
+    define: dict[str, Any] | None = None
+    share: PositiveFloat = 1.0
+    latent_spacing: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TaskConfig:
+        if (self.make is None) == (self.files is None):
+            raise ValueError("give either make (our solver) or files, not both and not neither")
+        return self
+
+
+class DataConfig(Strict):
+    root: str | None = Field(None, description="folder of the data files; the run's own `data` folder if not given")
+    workers: Positive | None = Field(None, description="processes that make data; all cores if not given")
+
+
+class OperatorConfig(Strict):
+    """The operator model: width and depth of the latent blocks, modes per axis, hidden width of MLP and head."""
+
+    width: Positive = 48
+    depth: Positive = 4
+    modes: Positive = 32
+    expansion: PositiveFloat = 2.0
+    head: Positive = 32
+    conditions: Positive = 64
+
+
+class FNOConfig(Strict):
+    """The FNO trained beside the model on one task."""
+
+    width: Positive = 32
+    modes: Positive = 16
+    depth: Positive = 4
+    padding: Annotated[int, Field(ge=0)] = 8
+    batch_size: Positive = 16
+    learning_rate: PositiveFloat | None = Field(None, description="that of `training` if not given")
+
+
+class TrainingConfig(Strict):
+    """One optimisation path. `batch_size` is global: what the optimiser sees, on any number of ranks."""
+
+    steps: Positive = 2000
+    batch_size: Positive = 40
+    learning_rate: PositiveFloat = 4e-3
+    warmup: Annotated[int, Field(ge=0)] = 100
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    clip: PositiveFloat = 1.0
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    noise: Annotated[float, Field(ge=0)] = Field(0.0, description="input noise, in units of the sample's rms")
+    rollout: list[tuple[Share, Positive]] = Field([(0.0, 1)], description="[share of the training, steps unrolled]")
+    strides: dict[Positive, PositiveFloat] = Field({1: 1.0}, description="frames a step spans: weight")
+    validate_every: Positive = 500
+    checkpoint_every: Positive = 500
+
+    @model_validator(mode="after")
+    def _rollout_starts_at_zero(self) -> TrainingConfig:
+        starts = [start for start, _ in self.rollout]
+        if not starts or starts[0] != 0 or starts != sorted(starts):
+            raise ValueError("rollout must list increasing shares of the training, the first of them 0")
+        return self
+
+
+class RuntimeConfig(Strict):
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Positive | None = Field(None, description="CPU threads; all cores if not given")
+
+
+class EvaluationConfig(Strict):
+    pictures: Positive = Field(4, description="test trajectories shown in the report, per task")
+    resamples: Annotated[int, Field(ge=100)] = 2000
+
+
+class RunConfig(Strict):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    seed: Annotated[int, Field(ge=0)] = 0
+    tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
+    data: DataConfig = DataConfig()
+    operator: OperatorConfig = OperatorConfig()
+    fno: dict[str, FNOConfig] = Field({}, description="an FNO for each task named here, trained as long in all")
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="after")
+    def _fno_tasks(self) -> RunConfig:
+        for name in self.fno:
+            if name not in self.tasks:
+                raise ValueError(f"fno names the task {name!r}, which is not among the tasks {', '.join(self.tasks)}")
+        return self

@@ -1,0 +1,99 @@
+"""What a checkpoint says of its model, enough to build it anew: architecture, sizes, tasks, grids, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.data.normalise import Normaliser
+from ups.data.statistics import Statistics
+from ups.data.tasks import task_from_mapping
+from ups.errors import UserError
+from ups.fields import Grid, TaskSpec
+from ups.models.baselines.fno import FNO
+from ups.models.geometry import Frame
+from ups.models.operator.model import OperatorModel
+from ups.models.propagator import Propagator
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """One task as the model met it in training: its grid, its scales, and the ranges it has seen."""
+
+    spec: TaskSpec
+    grid: Grid
+    statistics: Statistics
+    ranges: Mapping[str, tuple[float, float]]
+    leads: tuple[float, ...]
+
+    @property
+    def normaliser(self) -> Normaliser:
+        return Normaliser(self.spec, self.statistics)
+
+    @property
+    def frame(self) -> Frame:
+        """The latent cell holds as many points as make up the task's latent spacing, at most 8."""
+        patch = min(8, max(1, round(self.spec.latent_spacing / self.grid.spacing[0])))
+        return Frame(self.grid, self.spec.boundary, patch)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "spec": asdict(self.spec),
+            "grid": {"positions": [p.tolist() for p in self.grid.positions], "extent": self.grid.extent},
+            "statistics": self.statistics.to_dict(),
+            "ranges": dict(self.ranges),
+            "leads": list(self.leads),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Learned:
+        positions = tuple(torch.tensor(p, dtype=torch.float64) for p in data["grid"]["positions"])
+        extent = tuple((float(a), float(b)) for a, b in data["grid"]["extent"])
+        return cls(
+            spec=task_from_mapping(data["spec"]),
+            grid=Grid(positions, extent),
+            statistics=Statistics.from_dict(data["statistics"]),
+            ranges={name: (float(a), float(b)) for name, (a, b) in data["ranges"].items()},
+            leads=tuple(float(v) for v in data["leads"]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSpec:
+    """`architecture` is "spectral" or "fno"; `settings` are the network's keyword arguments."""
+
+    architecture: str
+    settings: Mapping[str, Any]
+    tasks: tuple[Learned, ...]
+
+    def build(self, seed: int = 0) -> Propagator:
+        """The untrained model, the same for the same seed."""
+        specs = [learned.spec for learned in self.tasks]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if self.architecture == "spectral":
+                network = OperatorModel(specs, {t.spec.name: t.frame for t in self.tasks}, **self.settings)
+            elif self.architecture == "fno":
+                network = FNO(specs[0], **self.settings)
+            else:
+                raise UserError(f"architecture {self.architecture!r} is unknown; use spectral or fno")
+        scales: dict[str, tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]] = {
+            t.spec.name: t.normaliser.step_scales() for t in self.tasks if not t.spec.steady
+        }
+        return Propagator(network, specs, scales)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "architecture": self.architecture,
+            "settings": dict(self.settings),
+            "tasks": [learned.to_dict() for learned in self.tasks],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ModelSpec:
+        return cls(data["architecture"], data["settings"], tuple(Learned.from_dict(t) for t in data["tasks"]))

@@ -1,0 +1,40 @@
+"""An exponential moving average of the weights: what is evaluated, saved and used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class EMA:
+    """average ← d · average + (1 − d) · weights, with d = min(decay, (1 + s) / (10 + s)) in step s: a young average is
+    not held back by where the weights started.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.live = dict(module.named_parameters())
+        self.averages: dict[str, Tensor] = {name: p.detach().clone() for name, p in self.live.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.averages.values()), [p.detach() for p in self.live.values()], 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Within, the module computes with the averages."""
+        weights = {name: p.detach().clone() for name, p in self.live.items()}
+        self._set(self.averages)
+        try:
+            yield
+        finally:
+            self._set(weights)
+
+    @torch.no_grad()
+    def _set(self, values: dict[str, Tensor]) -> None:
+        for name, parameter in self.live.items():
+            parameter.copy_(values[name])

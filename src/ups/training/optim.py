@@ -1,0 +1,32 @@
+"""The optimiser and its schedule."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from ups.config.schema import TrainingConfig
+from ups.distributed.optimiser_state import allocate
+
+
+def build_optimiser(module: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+    """AdamW with its moments allocated at once; weight decay on matrices only, never on biases."""
+    matrices = [p for p in module.parameters() if p.dim() > 1]
+    vectors = [p for p in module.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate, fused=True)
+    allocate(optimiser)
+    return optimiser
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """Linear warm-up, then half a cosine down to zero at the last step."""
+    warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
+    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+
+
+def rollout_length(config: TrainingConfig, step: int) -> int:
+    """How many steps the loss unrolls in training step `step`."""
+    return [length for start, length in config.rollout if step >= start * config.steps][-1]
