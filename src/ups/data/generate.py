@@ -60,10 +60,9 @@ def generate(
             progress(count, count)
         return path
     folder = path.with_name(f".{path.name}.chunks-{key[:16]}")
-    chunks = range(-(-count // CHUNK))
-    missing = [chunk for chunk in chunks if not _chunk_path(folder, chunk).exists()]
-    _check_space(path, equation, count, len(missing) / len(chunks))
+    _check_space(path, equation, count, kept=len(list(folder.glob("*.safetensors"))))
     folder.mkdir(parents=True, exist_ok=True)
+    missing = [chunk for chunk in range(_chunks(count)) if not _chunk_path(folder, chunk).exists()]
 
     done = count - sum(_size(chunk, count) for chunk in missing)
     try:
@@ -99,6 +98,10 @@ def data_key(equation: Equation, count: int, seed: int) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def _chunks(count: int) -> int:
+    return -(-count // CHUNK)
+
+
 def _size(chunk: int, count: int) -> int:
     return min(CHUNK, count - chunk * CHUNK)
 
@@ -116,11 +119,11 @@ def _key_of(path: Path) -> str | None:
     return key if isinstance(key, str) else None
 
 
-def _check_space(path: Path, equation: Equation, count: int, missing: float) -> None:
+def _check_space(path: Path, equation: Equation, count: int, kept: int) -> None:
     """The chunks still to make and the final file lie on the disk together."""
     frames = len(equation.times) + len(equation.static)
-    size = 4 * count * frames * math.prod(equation.grid.shape)
-    needed = int(size * (1 + missing)) + 2**20
+    trajectory = 4 * frames * math.prod(equation.grid.shape)
+    needed = trajectory * (count + CHUNK * (_chunks(count) - kept)) + 2**20
     place = next(folder for folder in path.absolute().parents if folder.exists())
     free = shutil.disk_usage(place).free
     if free < needed:
@@ -179,7 +182,7 @@ def _assemble(equation: Equation, count: int, seed: int, key: str, folder: Path,
     }
     writer = TensorWriter(path, count, equation.grid, equation.times, equation.steady, equation.parameters, attributes)
     with writer:
-        for chunk in range(-(-count // CHUNK)):
+        for chunk in range(_chunks(count)):
             size = _size(chunk, count)
             arrays = load_file(_chunk_path(folder, chunk))
             static = {name: arrays[f"static.{name}"][:size] for name in equation.static}

@@ -127,7 +127,7 @@ class TensorFile:
         )
 
     def _check_finite(self, values: np.ndarray, rows: np.ndarray, what: str) -> None:
-        finite = np.isfinite(values).reshape(len(rows), -1).all(1)
+        finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
         if not finite.all():
             raise UserError(
                 f"{self.path}: sample {rows[~finite][0]} has NaN or infinite values in {what}; "

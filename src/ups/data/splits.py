@@ -64,8 +64,9 @@ def check_disjoint(splits: Splits) -> None:
     """Refuse splits that share a trajectory, whatever files they came from."""
     seen: dict[str, tuple[str, int]] = {}
     for name, dataset in splits._asdict().items():
-        own = {content: (name, index) for index, content in reversed(list(enumerate(content_hashes(dataset))))}
-        for content, (_, index) in own.items():
+        own: dict[str, tuple[str, int]] = {}
+        for index, content in enumerate(content_hashes(dataset)):
+            own.setdefault(content, (name, index))
             if content in seen:
                 other, other_index = seen[content]
                 raise UserError(
