@@ -15,8 +15,10 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import h5py
@@ -73,6 +75,11 @@ def generate(
             if progress is not None:
                 progress(done, count)
         _assemble(equation, count, seed, key, folder, path)
+    except BrokenProcessPool as error:
+        raise UserError(
+            f"{path}: a worker process was killed, perhaps for want of memory; start again with fewer workers, "
+            "finished parts are kept"
+        ) from error
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -164,12 +171,20 @@ def _make_chunks(equation: Equation, seed: int, chunks: Sequence[int], folder: P
         for future in as_completed(futures):
             yield future.result()
     finally:
-        pool.shutdown(cancel_futures=True)  # chunks in work are finished, and kept
+        pool.shutdown(cancel_futures=True)
 
 
 def _start_worker() -> None:
+    """One thread; Ctrl-C ends a worker at once and in silence, and so does its parent's end, however that came."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _assemble(equation: Equation, count: int, seed: int, key: str, folder: Path, path: Path) -> None:
