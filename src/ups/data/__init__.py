@@ -1,1 +1,4 @@
-"""Readers and writers, statistics, splits, and the sampler."""
+"""Readers and writers, the task registry, generation, splits, statistics and the sampler.
+
+Nothing is imported here, so that what needs only one of them stays quick to start.
+"""

@@ -1,0 +1,126 @@
+"""Datasets made of datasets: a selection of one, or several of one task end to end."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.errors import UserError
+from ups.fields import Batch, Boundary, Dataset, Grid
+
+
+class Subset:
+    """Some trajectories of a dataset, in the given order. A batch's ids are positions in the subset."""
+
+    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
+        out = [i for i in indices if not 0 <= i < len(dataset)]
+        if out:
+            raise UserError(f"trajectory {out[0]} is not in the dataset, which has {len(dataset)}; choose from those")
+        self.dataset = dataset
+        self.indices = tuple(indices)
+
+    @property
+    def task(self) -> str:
+        return self.dataset.task
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.dataset.channels
+
+    @property
+    def grid(self) -> Grid:
+        return self.dataset.grid
+
+    @property
+    def times(self) -> Float[Tensor, " T"]:
+        return self.dataset.times
+
+    @property
+    def boundary(self) -> Boundary:
+        return self.dataset.boundary
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        batch = self.dataset.read([self.indices[i] for i in indices], frames)
+        return replace(batch, ids=torch.tensor(list(indices), dtype=torch.int64))
+
+
+class Joined:
+    """Several datasets of one task on one grid and one set of times, end to end: e.g. the files of three β.
+
+    Parameters stay those of each trajectory. A batch's ids are positions in the whole.
+    """
+
+    def __init__(self, parts: Sequence[Dataset]) -> None:
+        if not parts:
+            raise UserError("no datasets to join; give at least one")
+        first = parts[0]
+        for number, part in enumerate(parts[1:], start=2):
+            for what, same in (
+                ("task", part.task == first.task),
+                ("channels", part.channels == first.channels),
+                ("grid", part.grid.same_as(first.grid)),
+                ("times", torch.equal(part.times, first.times)),
+                ("boundary", part.boundary == first.boundary),
+            ):
+                if not same:
+                    raise UserError(
+                        f"dataset {number} of {first.task!r} has another {what} than the first; join equals"
+                    )
+        self.parts = tuple(parts)
+        self._starts = (0, *accumulate(len(part) for part in parts))
+
+    @property
+    def task(self) -> str:
+        return self.parts[0].task
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.parts[0].channels
+
+    @property
+    def grid(self) -> Grid:
+        return self.parts[0].grid
+
+    @property
+    def times(self) -> Float[Tensor, " T"]:
+        return self.parts[0].times
+
+    @property
+    def boundary(self) -> Boundary:
+        return self.parts[0].boundary
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        """Each part is read once; the trajectories come back in the order asked for."""
+        wanted: dict[int, list[int]] = {}
+        for position, index in enumerate(indices):
+            if not 0 <= index < len(self):
+                raise UserError(f"trajectory {index} is not in the dataset, which has {len(self)}; choose from those")
+            wanted.setdefault(bisect_right(self._starts, index) - 1, []).append(position)
+        if not wanted:
+            return self.parts[0].read([], frames)
+        batches, order = [], []
+        for part, positions in sorted(wanted.items()):
+            batches.append(self.parts[part].read([indices[p] - self._starts[part] for p in positions], frames))
+            order.extend(positions)
+        back = torch.tensor(order).argsort()
+        first = batches[0]
+        return replace(
+            first,
+            values=torch.cat([b.values for b in batches])[back],
+            times=torch.cat([b.times for b in batches])[back],
+            parameters={k: torch.cat([b.parameters[k] for b in batches])[back] for k in first.parameters},
+            static={k: torch.cat([b.static[k] for b in batches])[back] for k in first.static},
+            ids=torch.tensor(list(indices), dtype=torch.int64),
+        )

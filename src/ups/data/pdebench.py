@@ -1,0 +1,330 @@
+"""PDEBench tensor files: the published HDF5 layout of the one-dimensional tasks and of Darcy flow.
+
+    one-dimensional   tensor (N, T, X)       x-coordinate (X,)                     t-coordinate (T+1,)
+    Darcy             tensor (N, 1, X, Y)    x-coordinate (X,), y-coordinate (Y,)  nu (N, X, Y), called `a` here
+
+All float32, coordinates are cell centres, and t-coordinate has one entry too many, as published. Ours also say how they
+were made, in root attributes: equation, parameters (JSON), solver, seed, version, and the published `beta` or `Nu`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.data.tasks import task as registered_task
+from ups.errors import UserError
+from ups.fields import AXES, Batch, Boundary, Grid, TaskSpec, Trajectory
+
+_PUBLISHED_TO_OURS = {"beta": "beta", "Nu": "nu", "rho": "rho", "Rho": "rho"}
+_OURS_TO_PUBLISHED = {"beta": "beta", "nu": "Nu", "rho": "rho"}
+_IN_NAME = re.compile(r"(beta|Nu|Rho)(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
+_TASK_OF_PARAMETERS = {frozenset({"beta"}): "advection", frozenset({"nu"}): "burgers"}
+
+
+class TensorFile:
+    """A PDEBench tensor file as a Dataset, recognised by its content and read lazily.
+
+    Parameters come from the attributes, else from the file's name. The file is opened for each read, so the dataset can
+    be handed to other processes.
+    """
+
+    def __init__(self, path: str | Path, task: str | None = None) -> None:
+        self.path = Path(path)
+        with _open(self.path) as file:
+            tensor = _dataset(file, "tensor", self.path)
+            if tensor.ndim not in (3, 4) or 0 in tensor.shape:
+                raise UserError(
+                    f"{self.path}: 'tensor' has shape {tensor.shape}; a PDEBench file has (samples, times, x) or, "
+                    "for Darcy, (samples, 1, x, y)"
+                )
+            self.attributes: dict[str, Any] = dict(file.attrs)
+            parameters = _parameters(self.path, self.attributes)
+            spec = registered_task(task or self._task_name(file, tensor, parameters))
+            self.parameters = self._needed(parameters, spec)
+            self.task = spec.name
+            self.channels = spec.channel_names
+            self.boundary: Boundary = spec.boundary
+            self._static = dict.fromkeys(spec.static, "nu")
+            self._check_layout(file, tensor, spec)
+            self._count = int(tensor.shape[0])
+            self.grid = _grid(file, tensor.shape[2:], self.path)
+            self.times: Float[Tensor, " T"] = (
+                torch.zeros(1, dtype=torch.float64) if spec.steady else _times(file, tensor.shape[1], self.path)
+            )
+
+    def _task_name(self, file: h5py.File, tensor: h5py.Dataset, parameters: Mapping[str, float]) -> str:
+        if isinstance(name := self.attributes.get("equation"), str):
+            return name
+        if tensor.ndim == 4 and "nu" in file:
+            return "darcy"
+        name = _TASK_OF_PARAMETERS.get(frozenset(parameters)) if tensor.ndim == 3 else None
+        if name is None:
+            raise UserError(f"{self.path}: neither attributes nor file name say which task this is; pass task=")
+        return name
+
+    def _needed(self, parameters: Mapping[str, float], spec: TaskSpec) -> dict[str, float]:
+        for name in spec.parameters:
+            if name not in parameters:
+                raise UserError(
+                    f"{self.path}: parameter {name!r} of task {spec.name!r} is neither an attribute nor in the file "
+                    f"name; name the file as published or set the attribute {_OURS_TO_PUBLISHED.get(name, name)!r}"
+                )
+        return {name: parameters[name] for name in spec.parameters}
+
+    def _check_layout(self, file: h5py.File, tensor: h5py.Dataset, spec: TaskSpec) -> None:
+        dimension = tensor.ndim - 2
+        if spec.dimension != dimension or len(spec.channels) != 1:
+            raise UserError(
+                f"{self.path}: holds one field in {dimension} dimensions, but task {spec.name!r} has "
+                f"{len(spec.channels)} in {spec.dimension}; pass the task= of these data"
+            )
+        if spec.steady and tensor.shape[1] != 1:
+            raise UserError(f"{self.path}: task {spec.name!r} is steady, but 'tensor' has {tensor.shape[1]} frames")
+        if len(spec.static) > 1:
+            raise UserError(f"{self.path}: the layout has one static field, task {spec.name!r} needs {spec.static}")
+        for key in self._static.values():
+            expected, shape = (tensor.shape[0], *tensor.shape[2:]), _dataset(file, key, self.path).shape
+            if shape != expected:
+                raise UserError(f"{self.path}: {key!r} has shape {shape}, 'tensor' says {expected}")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
+        rows = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            raise UserError(f"{self.path}: trajectory {rows.max()} is not among the {len(self)} of this file")
+        with _open(self.path) as file:
+            values = _read_rows(file["tensor"], rows, frames)
+            static = {name: _read_rows(file[key], rows) for name, key in self._static.items()}
+        self._check_finite(values, rows, f"channel {self.channels[0]!r}")
+        for name, field in static.items():
+            self._check_finite(field, rows, f"static field {name!r}")
+        return Batch(
+            task=self.task,
+            values=torch.from_numpy(values)[..., None],
+            times=self.times[frames].expand(len(rows), -1),
+            grid=self.grid,
+            boundary=self.boundary,
+            parameters={
+                name: torch.full((len(rows),), value, dtype=torch.float64) for name, value in self.parameters.items()
+            },
+            static={name: torch.from_numpy(field) for name, field in static.items()},
+            ids=torch.from_numpy(rows),
+        )
+
+    def _check_finite(self, values: np.ndarray, rows: np.ndarray, what: str) -> None:
+        finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+        if not finite.all():
+            raise UserError(
+                f"{self.path}: sample {rows[~finite][0]} has NaN or infinite values in {what}; "
+                "remove the sample or make the file anew"
+            )
+
+
+class TensorWriter:
+    """Write a PDEBench tensor file piece by piece, in bounded memory: `with TensorWriter(...) as w: w.write(0, batch)`.
+
+    The bytes go to a temporary name and are synced and renamed when all is written, so a file under its own name is
+    always whole. An existing file is refused.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        count: int,
+        grid: Grid,
+        times: Float[Tensor, " T"],
+        steady: bool,
+        parameters: Mapping[str, float],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        self.path = Path(path)
+        if self.path.exists():
+            raise UserError(f"{self.path} exists and is not overwritten; remove it or choose another path")
+        if steady != (grid.dimension == 2):
+            raise UserError(
+                f"{self.path}: this layout holds one-dimensional transients or two-dimensional steady fields"
+            )
+        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        self._file = h5py.File(self._temporary, "w")
+        self._steady = steady
+        shape = (count, 1 if steady else len(times), *grid.shape)
+        self._tensor = self._file.create_dataset("tensor", shape, dtype="<f4")
+        self._nu = self._file.create_dataset("nu", (count, *grid.shape), dtype="<f4") if steady else None
+        for axis, positions in zip(AXES[: grid.dimension], grid.positions, strict=True):
+            self._file.create_dataset(f"{axis}-coordinate", data=positions.numpy().astype("<f4"))
+        if not steady:
+            extra = 2 * times[-1:] - times[-2:-1]
+            self._file.create_dataset("t-coordinate", data=torch.cat((times, extra)).numpy().astype("<f4"))
+        for name, value in parameters.items():
+            self._file.attrs[_OURS_TO_PUBLISHED.get(name, name)] = float(value)
+        self._file.attrs["parameters"] = json.dumps(dict(parameters), sort_keys=True)
+        for name, value in sorted(attributes.items()):
+            self._file.attrs[name] = value
+
+    def write(self, start: int, values: Float[Tensor, "B T *space C"], static: Mapping[str, Tensor]) -> None:
+        """Samples start, start + 1, …"""
+        self._tensor[start : start + len(values)] = values[..., 0].cpu().numpy()
+        if self._nu is not None:
+            if len(static) != 1:
+                raise UserError(f"{self.path}: a Darcy file holds one static field, not {len(static)}")
+            self._nu[start : start + len(values)] = next(iter(static.values())).cpu().numpy()
+
+    def __enter__(self) -> TensorWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if kind is not None:
+            self._temporary.unlink(missing_ok=True)
+            return
+        sync(self._temporary)
+        self._temporary.rename(self.path)
+        sync(self.path.parent)
+
+
+def write(path: str | Path, trajectories: Sequence[Trajectory], attributes: Mapping[str, Any] | None = None) -> None:
+    """Write trajectories of one grid, one set of times and one set of parameters, as the layout wants them."""
+    if not trajectories:
+        raise UserError(f"{path}: no trajectories to write; give at least one")
+    first = trajectories[0]
+    for number, other in enumerate(trajectories):
+        same = (
+            isinstance(other.space, Grid)
+            and isinstance(first.space, Grid)
+            and other.space.same_as(first.space)
+            and torch.equal(other.times, first.times)
+            and dict(other.conditions.parameters) == dict(first.conditions.parameters)
+            and len(other.channels) == 1
+        )
+        if not same:
+            raise UserError(
+                f"{path}: trajectory {number} differs from the first in grid, times, parameters or number of channels; "
+                "this layout has one of each a file"
+            )
+    assert isinstance(first.space, Grid)
+    steady = len(first.times) == 1
+    parameters = {name: float(value) for name, value in first.conditions.parameters.items()}
+    named = {"equation": first.task, **(attributes or {})}
+    with TensorWriter(path, len(trajectories), first.space, first.times, steady, parameters, named) as writer:
+        for number, trajectory in enumerate(trajectories):
+            static = {name: field[None] for name, field in trajectory.conditions.static.items()}
+            writer.write(number, trajectory.values[None], static)
+
+
+def sync(path: Path) -> None:
+    """Make a file's bytes, or a folder's names, last through a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _open(path: Path) -> h5py.File:
+    if not path.is_file():
+        raise UserError(f"{path} is not there; check the path or make the data with `ups data make`")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise UserError(f"{path} is not HDF5 or is truncated ({error}); fetch or make it again") from error
+
+
+def _dataset(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
+    item = file.get(name)
+    if not isinstance(item, h5py.Dataset):
+        held = ", ".join(sorted(file)) or "nothing"
+        raise UserError(f"{path} has no dataset {name!r} (it holds {held}); this is no PDEBench tensor file")
+    if item.dtype.kind != "f":
+        raise UserError(f"{path}: {name!r} is of type {item.dtype}; it must be float32 or float64")
+    return item
+
+
+def _parameters(path: Path, attributes: Mapping[str, Any]) -> dict[str, float]:
+    if "parameters" in attributes:
+        try:
+            return {str(name): float(value) for name, value in json.loads(attributes["parameters"]).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}: attribute 'parameters' is no JSON mapping of numbers ({error})") from error
+    found = {_PUBLISHED_TO_OURS[name]: float(value) for name, value in _IN_NAME.findall(path.name)}
+    for name, value in attributes.items():
+        if name in _PUBLISHED_TO_OURS:
+            found[_PUBLISHED_TO_OURS[name]] = float(value)
+    return found
+
+
+def _coordinate(file: h5py.File, name: str, path: Path) -> np.ndarray:
+    values = _dataset(file, name, path)[()].astype(np.float64)
+    if values.ndim != 1 or len(values) < 2 or not (np.diff(values) > 0).all():
+        raise UserError(f"{path}: {name!r} must be a list of at least two increasing numbers")
+    return values
+
+
+def _grid(file: h5py.File, shape: tuple[int, ...], path: Path) -> Grid:
+    """The grid whose cell centres the coordinates are.
+
+    float32 centres lie up to 6e-8 beside the true ones; where an even grid with round ends explains them to a
+    thousandth of a cell, that grid is taken, so that files of one grid have equal grids.
+    """
+    positions, extent = [], []
+    for axis, n in zip(AXES[: len(shape)], shape, strict=True):
+        stored = _coordinate(file, f"{axis}-coordinate", path)
+        if len(stored) != n:
+            raise UserError(f"{path}: '{axis}-coordinate' has {len(stored)} entries, 'tensor' has {n} along {axis}")
+        dx = (stored[-1] - stored[0]) / (n - 1)
+        length = float(f"{n * dx:.5g}")
+        lower = round((stored[0] - dx / 2) / length, 5) * length
+        even = Grid.cell_centred((n,), ((lower, lower + length),))
+        if np.abs(even.positions[0].numpy() - stored).max() < 1e-3 * dx:
+            positions.append(even.positions[0])
+            extent.append(even.extent[0])
+        else:
+            positions.append(torch.from_numpy(stored))
+            ends = (stored[0] - (stored[1] - stored[0]) / 2, stored[-1] + (stored[-1] - stored[-2]) / 2)
+            extent.append((float(ends[0]), float(ends[1])))
+    return Grid(tuple(positions), tuple(extent))
+
+
+def _times(file: h5py.File, frames: int, path: Path) -> Float[Tensor, " T"]:
+    """The first T entries; even ones are taken as even, like the grid's."""
+    stored = _coordinate(file, "t-coordinate", path)
+    if len(stored) not in (frames, frames + 1):
+        raise UserError(f"{path}: 't-coordinate' has {len(stored)} entries for {frames} frames; give one a frame")
+    stored = stored[:frames]
+    if frames == 1:
+        return torch.from_numpy(stored)
+    dt = float(f"{(stored[-1] - stored[0]) / (frames - 1):.6g}")
+    even = round(stored[0] / dt, 5) * dt + torch.arange(frames, dtype=torch.float64) * dt
+    return even if np.abs(even.numpy() - stored).max() < 1e-3 * dt else torch.from_numpy(stored)
+
+
+def _read_rows(data: Any, rows: np.ndarray, frames: slice | None = None) -> np.ndarray:
+    """Rows in any order, repeats allowed, as few contiguous reads as they make."""
+    selection = () if frames is None else (frames,)
+    unique, back = np.unique(rows, return_inverse=True)
+    pieces = [data[(slice(start, stop), *selection)] for start, stop in _runs(unique)]
+    if not pieces:
+        return data[(slice(0, 0), *selection)]
+    return np.concatenate(pieces)[back]
+
+
+def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:
+    for run in np.split(unique, np.flatnonzero(np.diff(unique) != 1) + 1):
+        if len(run):
+            yield int(run[0]), int(run[-1]) + 1

@@ -1,0 +1,76 @@
+"""Train, validation and test sets by trajectory, and the proof that they share none."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from ups.data.joined import Joined, Subset
+from ups.errors import UserError
+from ups.fields import Batch, Dataset
+
+_CHUNK = 64
+
+
+class Splits(NamedTuple):
+    train: Dataset
+    validation: Dataset
+    test: Dataset
+
+
+def split(dataset: Dataset, test: float = 0.1, validation: float = 0.1) -> Splits:
+    """PDEBench's convention: the first tenth of each file is the test set; the next is ours for validation.
+
+    A joined dataset is split part by part, so every parameter value is in every split.
+    """
+    if isinstance(dataset, Joined):
+        parts = [split(part, test, validation) for part in dataset.parts]
+        return Splits(*(Joined(column) for column in zip(*parts, strict=True)))
+    count = len(dataset)
+    if not (test > 0 and validation > 0 and test + validation < 1):
+        raise UserError(f"splits: test {test} and validation {validation} must be positive and leave some to train on")
+    first, second = max(1, round(count * test)), max(1, round(count * validation))
+    if first + second >= count:
+        raise UserError(f"{dataset.task}: {count} trajectories are too few to split; make at least 3")
+    return Splits(
+        train=Subset(dataset, range(first + second, count)),
+        validation=Subset(dataset, range(first, first + second)),
+        test=Subset(dataset, range(first)),
+    )
+
+
+def content_hashes(dataset: Dataset) -> list[str]:
+    """A hash of what each trajectory is made from: initial frame, static fields, parameters.
+
+    A steady problem's first frame is its solution.
+    """
+    hashes: list[str] = []
+    for start in range(0, len(dataset), _CHUNK):
+        batch = dataset.read(range(start, min(start + _CHUNK, len(dataset))), slice(0, 1))
+        hashes.extend(_content_hash(batch, row) for row in range(len(batch)))
+    return hashes
+
+
+def _content_hash(batch: Batch, row: int) -> str:
+    digest = hashlib.sha256(batch.values[row].contiguous().numpy().tobytes())
+    for name in sorted(batch.static):
+        digest.update(name.encode() + batch.static[name][row].contiguous().numpy().tobytes())
+    for name in sorted(batch.parameters):
+        digest.update(f"{name}={float(batch.parameters[name][row])!r}".encode())
+    return digest.hexdigest()
+
+
+def check_disjoint(splits: Splits) -> None:
+    """Refuse splits that share a trajectory, whatever files they came from."""
+    seen: dict[str, tuple[str, int]] = {}
+    for name, dataset in splits._asdict().items():
+        own: dict[str, tuple[str, int]] = {}
+        for index, content in enumerate(content_hashes(dataset)):
+            own.setdefault(content, (name, index))
+            if content in seen:
+                other, other_index = seen[content]
+                raise UserError(
+                    f"{dataset.task}: {name} trajectory {index} is the same as {other} trajectory {other_index}; "
+                    "split so that no trajectory is in two sets"
+                )
+        seen.update(own)

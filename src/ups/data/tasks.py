@@ -1,0 +1,160 @@
+"""The registry of tasks. Built-in ones come from the equations; users add theirs from Python or YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from ups.equations import Advection, Burgers, Darcy
+from ups.errors import UserError
+from ups.fields import Boundary, Channel, Invariant, Side, TaskSpec
+
+_Number = TypeVar("_Number", int, float)
+_TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in (Advection().task(), Burgers().task(), Darcy().task())}
+
+
+def register(spec: TaskSpec) -> TaskSpec:
+    """Make a task known by its name. The same task twice is fine; another of the same name is refused."""
+    if _TASKS.setdefault(spec.name, spec) != spec:
+        raise UserError(f"task {spec.name!r} is already registered with another definition; choose another name")
+    return spec
+
+
+def task(name: str) -> TaskSpec:
+    """The registered task of that name."""
+    if name not in _TASKS:
+        raise UserError(f"task {name!r} is not registered{_nearest(name, _TASKS)}; known tasks: {', '.join(_TASKS)}")
+    return _TASKS[name]
+
+
+def tasks() -> tuple[TaskSpec, ...]:
+    """All registered tasks, in order of registration."""
+    return tuple(_TASKS.values())
+
+
+def task_from_mapping(mapping: Mapping[str, Any]) -> TaskSpec:
+    """A task from plain data, as YAML gives it.
+
+    Keys are TaskSpec's fields. A channel is a name or {name, transform, vector}; a boundary is one kind for every side
+    ("periodic") or a list with one entry per axis, each a kind or a [lower, upper] pair of kinds or {kind, value};
+    an invariant is a channel's name or {channel, tolerance}.
+
+        name: heat
+        dimension: 2
+        channels: [temperature]
+        boundary: [periodic, [{kind: value, value: [1.0]}, flux]]
+        latent_spacing: 0.0625
+        dt: 0.1
+    """
+    where = f"task {mapping.get('name', '(without a name)')!r}"
+    _check_keys(mapping, TaskSpec, where)
+    missing = [
+        key for key in ("name", "dimension", "channels", "boundary", "latent_spacing") if mapping.get(key) is None
+    ]
+    if missing:
+        raise UserError(f"{where}: give {', '.join(missing)}")
+    dimension = _number(mapping["dimension"], int, f"{where}: dimension")
+    spec = TaskSpec(
+        name=_text(mapping["name"], f"{where}: name"),
+        dimension=dimension,
+        channels=tuple(_channel(entry, where) for entry in _list(mapping["channels"], f"{where}: channels")),
+        boundary=_boundary(mapping["boundary"], dimension, where),
+        latent_spacing=_number(mapping["latent_spacing"], float, f"{where}: latent_spacing"),
+        parameters=_names(mapping.get("parameters", ()), f"{where}: parameters"),
+        static=_names(mapping.get("static", ()), f"{where}: static"),
+        history=_number(mapping.get("history", 1), int, f"{where}: history"),
+        dt=None if mapping.get("dt") is None else _number(mapping["dt"], float, f"{where}: dt"),
+        steady=bool(mapping.get("steady", False)),
+        invariants=tuple(_invariant(e, where) for e in _list(mapping.get("invariants", ()), f"{where}: invariants")),
+        source=dict(mapping.get("source", {})),
+    )
+    for invariant in spec.invariants:
+        if invariant.channel not in spec.channel_names:
+            raise UserError(
+                f"{where}: invariant of channel {invariant.channel!r}; channels are {', '.join(spec.channel_names)}"
+            )
+    return spec
+
+
+def _nearest(key: str, known: Mapping[str, Any] | Sequence[str]) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _check_keys(mapping: Mapping[str, Any], kind: type, where: str) -> None:
+    known = [field.name for field in fields(kind)]
+    for key in mapping:
+        if key not in known:
+            hint = _nearest(str(key), known) or f"; use one of {', '.join(known)}"
+            raise UserError(f"{where}: key {key!r} is unknown{hint}")
+
+
+def _list(value: Any, where: str) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise UserError(f"{where} is {value!r}; give a list")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{where} is {value!r}; give text")
+    return value
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    return tuple(_text(entry, where) for entry in _list(value, where))
+
+
+def _number(value: Any, kind: type[_Number], where: str) -> _Number:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
+        raise UserError(f"{where} is {value!r}; give {'a whole number' if kind is int else 'a number'}")
+    return kind(value)
+
+
+def _channel(entry: Any, where: str) -> Channel:
+    if isinstance(entry, str):
+        return Channel(entry)
+    if not isinstance(entry, Mapping) or "name" not in entry:
+        raise UserError(f"{where}: channel {entry!r} is not understood; give a name or {{name, transform, vector}}")
+    _check_keys(entry, Channel, f"{where}, channel {entry['name']!r}")
+    if entry.get("transform", "identity") not in ("identity", "log"):
+        raise UserError(
+            f"{where}: transform of channel {entry['name']!r} is {entry['transform']!r}; use identity or log"
+        )
+    return Channel(**entry)
+
+
+def _invariant(entry: Any, where: str) -> Invariant:
+    if isinstance(entry, str):
+        return Invariant(entry)
+    if not isinstance(entry, Mapping) or "channel" not in entry:
+        raise UserError(f"{where}: invariant {entry!r} is not understood; give a channel or {{channel, tolerance}}")
+    _check_keys(entry, Invariant, f"{where}, invariant of {entry['channel']!r}")
+    return Invariant(**entry)
+
+
+def _boundary(value: Any, dimension: int, where: str) -> Boundary:
+    if isinstance(value, str):
+        side = _side(value, where)
+        return Boundary(((side, side),) * dimension)
+    pairs = []
+    for axis in _list(value, f"{where}: boundary"):
+        if isinstance(axis, str | Mapping):
+            axis = (axis, axis)
+        if len(axis) != 2:
+            raise UserError(
+                f"{where}: boundary {axis!r} is not understood; give a kind or a [lower, upper] pair per axis"
+            )
+        pairs.append((_side(axis[0], where), _side(axis[1], where)))
+    return Boundary(tuple(pairs))
+
+
+def _side(entry: Any, where: str) -> Side:
+    if isinstance(entry, str):
+        return Side(entry)  # pyright: ignore[reportArgumentType]  (Side refuses unknown kinds)
+    if not isinstance(entry, Mapping) or "kind" not in entry:
+        raise UserError(f"{where}: boundary side {entry!r} is not understood; give a kind or {{kind, value}}")
+    _check_keys(entry, Side, f"{where}, boundary side")
+    return Side(entry["kind"], tuple(float(v) for v in _list(entry.get("value", ()), f"{where}: boundary value")))

@@ -1,0 +1,113 @@
+"""Generation: the same bytes whatever the workers, resumable, never overwriting."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from ups.data.generate import CHUNK, data_key, generate
+from ups.data.pdebench import TensorFile
+from ups.equations import Advection, Burgers, Darcy
+from ups.errors import UserError
+
+ADVECTION = Advection(points=16, beta=0.4, frames=3)
+
+
+@pytest.mark.parametrize("equation", [Burgers(points=16, nu=0.5, frames=3), Darcy(points=8)], ids=["burgers", "darcy"])
+def test_two_workers_make_the_bytes_of_one(tmp_path, equation):
+    one = generate(equation, 150, 3, tmp_path / "one.hdf5", workers=1)
+    two = generate(equation, 150, 3, tmp_path / "two.hdf5", workers=2)
+    assert one.read_bytes() == two.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one.hdf5", "two.hdf5"]
+
+
+def test_a_file_holds_what_the_equation_solves(tmp_path):
+    path = generate(ADVECTION, 70, 5, tmp_path / "a.hdf5")
+    batch, solved = TensorFile(path).read(range(70), slice(None)), ADVECTION.solve(5, range(70))
+    assert torch.equal(batch.values, solved.values) and torch.equal(batch.times, solved.times)
+
+
+def test_a_short_file_is_the_start_of_a_long_one(tmp_path):
+    equation = Burgers(points=16, nu=0.5, frames=3)
+    short = TensorFile(generate(equation, 10, 0, tmp_path / "short.hdf5"))
+    long = TensorFile(generate(equation, CHUNK + 10, 0, tmp_path / "long.hdf5"))
+    assert torch.equal(short.read(range(10), slice(None)).values, long.read(range(10), slice(None)).values)
+
+
+def test_the_callers_threads_are_left_as_they_were(tmp_path):
+    before = torch.get_num_threads()
+    generate(ADVECTION, 2, 0, tmp_path / "a.hdf5")
+    assert torch.get_num_threads() == before
+
+
+def test_an_interrupted_generation_goes_on_where_it_stopped(tmp_path):
+    def interrupt(done: int, total: int) -> None:
+        if done >= 2 * CHUNK:
+            raise KeyboardInterrupt
+
+    count = 3 * CHUNK + 5
+    path = tmp_path / "a.hdf5"
+    with pytest.raises(KeyboardInterrupt):
+        generate(ADVECTION, count, 0, path, progress=interrupt)
+    assert not path.exists()
+    seen: list[tuple[int, int]] = []
+    generate(ADVECTION, count, 0, path, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(2 * CHUNK, count), (3 * CHUNK, count), (count, count)]
+    whole = generate(ADVECTION, count, 0, tmp_path / "whole.hdf5")
+    assert path.read_bytes() == whole.read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_same_data_are_kept_and_other_data_never_overwritten(tmp_path):
+    path = generate(ADVECTION, 4, 0, tmp_path / "a.hdf5")
+    before = path.stat().st_mtime_ns
+    assert generate(ADVECTION, 4, 0, path) == path and path.stat().st_mtime_ns == before
+    for other in ((ADVECTION, 5, 0), (ADVECTION, 4, 1), (Advection(points=16, beta=0.5, frames=3), 4, 0)):
+        with pytest.raises(UserError, match=r"a\.hdf5 exists"):
+            generate(*other, path)
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("mine")
+    with pytest.raises(UserError, match="exists"):
+        generate(ADVECTION, 4, 0, foreign)
+    assert foreign.read_text() == "mine"
+
+
+def test_too_little_space_is_said_before_any_work(tmp_path):
+    with pytest.raises(UserError, match="GiB free"):
+        generate(Darcy(points=1024), 10**12, 0, tmp_path / "deep" / "d.hdf5")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_key_follows_from_what_the_bytes_follow_from():
+    keys = {
+        data_key(equation, count, seed)
+        for equation in (ADVECTION, Advection(points=16, frames=3, duration=1.0), Advection(points=32, frames=3))
+        for count in (1, 2)
+        for seed in (0, 1)
+    }
+    assert len(keys) == 12
+    assert data_key(Advection(points=16, beta=1, frames=3), 1, 0) == data_key(Advection(16, 1.0, 3), 1, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"count": 0}, {"workers": 0}])
+def test_senseless_numbers_are_refused(tmp_path, wrong):
+    with pytest.raises(UserError, match="at least 1"):
+        generate(**{"equation": ADVECTION, "count": 1, "seed": 0, "path": tmp_path / "a.hdf5", "workers": 1} | wrong)
+
+
+def test_any_reader_of_the_published_layout_opens_our_files(tmp_path):
+    """Only h5py and the published names, as a stranger would."""
+    with h5py.File(generate(ADVECTION, 3, 9, tmp_path / "a.hdf5")) as file:
+        assert file["tensor"].shape == (3, 3, 16) and file["tensor"].dtype == np.dtype("<f4")
+        assert file["tensor"].chunks is None  # contiguous
+        assert np.allclose(file["x-coordinate"], (np.arange(16) + 0.5) / 16)
+        assert np.allclose(file["t-coordinate"], [0, 1, 2, 3])  # one entry too many, as published
+        assert file.attrs["beta"] == 0.4 and file.attrs["seed"] == 9 and file.attrs["equation"] == "advection"
+        assert {"solver", "version", "parameters", "key"} <= set(file.attrs)
+    with h5py.File(generate(Darcy(points=8), 2, 0, tmp_path / "d.hdf5")) as file:
+        assert file["tensor"].shape == (2, 1, 8, 8) and file["nu"].shape == (2, 8, 8)
+        assert set(np.unique(file["nu"][()])) <= {np.float32(0.1), np.float32(1)}
+        assert file["x-coordinate"].shape == file["y-coordinate"].shape == (8,)
+        assert file.attrs["beta"] == 1.0
+    with h5py.File(generate(Burgers(points=16, nu=0.5, frames=2), 1, 0, tmp_path / "b.hdf5")) as file:
+        assert file.attrs["Nu"] == 0.5

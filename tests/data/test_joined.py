@@ -1,0 +1,59 @@
+"""Subsets and joined datasets read as their parts do, in any order."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ups.data.generate import generate
+from ups.data.joined import Joined, Subset
+from ups.data.pdebench import TensorFile
+from ups.equations import Advection, Burgers
+from ups.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("joined")
+    return [
+        TensorFile(generate(Advection(points=8, beta=beta, frames=3), count, 0, folder / f"{beta}.hdf5"))
+        for beta, count in ((0.1, 3), (0.4, 5), (1.0, 2))
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(indices=st.lists(st.integers(0, 9), max_size=12), start=st.integers(0, 2))
+def test_the_joined_whole_reads_as_its_parts(parts, indices, start):
+    batch = Joined(parts).read(indices, slice(start, None))
+    owners = [(0, 0)] * 3 + [(1, 3)] * 5 + [(2, 8)] * 2
+    assert batch.ids.tolist() == indices and batch.values.shape[:2] == (len(indices), 3 - start)
+    for row, index in enumerate(indices):
+        part, offset = owners[index]
+        single = parts[part].read([index - offset], slice(start, None))
+        assert torch.equal(batch.values[row], single.values[0])
+        assert batch.parameters["beta"][row] == single.parameters["beta"][0]
+
+
+def test_a_subset_keeps_its_order_and_counts_its_own_positions(parts):
+    subset = Subset(Joined(parts), [9, 0, 4])
+    assert len(subset) == 3 and subset.task == "advection"
+    batch = subset.read([2, 0], slice(None))
+    assert batch.ids.tolist() == [2, 0] and batch.parameters["beta"].tolist() == [0.4, 1.0]
+
+
+def test_only_equals_are_joined(parts, tmp_path):
+    other_grid = TensorFile(generate(Advection(points=16, frames=3), 1, 0, tmp_path / "g.hdf5"))
+    other_times = TensorFile(generate(Advection(points=8, frames=5), 1, 0, tmp_path / "t.hdf5"))
+    other_task = TensorFile(generate(Burgers(points=8, nu=2.0, frames=3), 1, 0, tmp_path / "b.hdf5"))
+    for other, what in ((other_grid, "grid"), (other_times, "times"), (other_task, "task")):
+        with pytest.raises(UserError, match=f"another {what}"):
+            Joined([parts[0], other])
+    with pytest.raises(UserError, match="at least one"):
+        Joined([])
+
+
+def test_trajectories_outside_are_refused(parts):
+    with pytest.raises(UserError, match="trajectory 10"):
+        Joined(parts).read([10], slice(None))
+    with pytest.raises(UserError, match="trajectory 3"):
+        Subset(parts[0], [3])

@@ -1,0 +1,93 @@
+"""Input-output pairs: small files made here, and the real third-party ones where they are at hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ups.data.pairs import PairsFile
+from ups.errors import UserError
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "neuraloperator_darcy"
+
+
+def small(path: Path, **replaced) -> Path:
+    arrays = {"x": torch.rand(4, 6, 6) > 0.5, "y": torch.rand(4, 6, 6)} | replaced
+    if path.suffix == ".npz":
+        np.savez(path, **{name: value.numpy() for name, value in arrays.items()})
+    else:
+        torch.save(arrays, path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".npz"])
+@pytest.mark.parametrize("axis", [None, 1, -1], ids=["NXY", "N1XY", "NXY1"])
+def test_pairs_are_read_whatever_the_channel_axis(tmp_path, suffix, axis):
+    x, y = torch.rand(4, 6, 6) > 0.5, torch.rand(4, 6, 6)
+    widen = (lambda v: v) if axis is None else (lambda v: v.unsqueeze(axis))
+    dataset = PairsFile(small(tmp_path / f"pairs{suffix}", x=widen(x), y=widen(y)), "nodal", parameters={"beta": 1.0})
+    batch = dataset.read([3, 1], slice(None))
+    assert torch.equal(batch.static["a"], x[[3, 1]].float())
+    assert torch.equal(batch.values, y[[3, 1]][:, None, ..., None])
+    assert batch.parameters["beta"].tolist() == [1.0, 1.0] and batch.ids.tolist() == [3, 1]
+
+
+def test_the_convention_says_where_the_points_lie(tmp_path):
+    path = small(tmp_path / "pairs.pt")
+    assert PairsFile(path, "nodal").grid.positions[0].tolist() == pytest.approx([i / 6 for i in range(6)])
+    assert PairsFile(path, "cell_centred").grid.positions[0].tolist() == pytest.approx(
+        [(i + 0.5) / 6 for i in range(6)]
+    )
+    with pytest.raises(UserError, match="convention is 'centre'"):
+        PairsFile(path, "centre")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"y": torch.rand(4, 5, 6)}, "they must agree"),
+        ({"x": torch.ones(4, 6, 6, dtype=torch.int64)}, "'x' is of type torch.int64"),
+        ({"x": torch.rand(4, 6)}, "'x' has shape"),
+        ({"y": torch.full((4, 6, 6), float("nan"))}, "sample 0 has NaN or infinite values in channel 'u'"),
+        ({"x": torch.full((4, 6, 6), float("inf"))}, "sample 0 has NaN or infinite values in static field 'a'"),
+    ],
+)
+def test_wrong_pairs_are_named_with_what_is_wrong(tmp_path, replaced, message):
+    with pytest.raises(UserError, match=message):
+        PairsFile(small(tmp_path / "pairs.pt", **replaced), "nodal")
+
+
+def test_missing_truncated_and_unsafe_files_are_refused(tmp_path):
+    with pytest.raises(UserError, match="not there"):
+        PairsFile(tmp_path / "none.pt", "nodal")
+    for suffix in (".pt", ".npz"):
+        path = small(tmp_path / f"cut{suffix}")
+        path.write_bytes(path.read_bytes()[:-200])
+        with pytest.raises(UserError, match="truncated"):
+            PairsFile(path, "nodal")
+    torch.save({"x": Path("/"), "y": torch.rand(4, 6, 6)}, tmp_path / "unsafe.pt")  # needs code to unpickle
+    with pytest.raises(UserError, match="more than plain arrays"):
+        PairsFile(tmp_path / "unsafe.pt", "nodal")
+    torch.save([torch.rand(2)], tmp_path / "list.pt")
+    with pytest.raises(UserError, match="dictionary with x and y"):
+        PairsFile(tmp_path / "list.pt", "nodal")
+    torch.save({"input": torch.rand(2)}, tmp_path / "named.pt")
+    with pytest.raises(UserError, match="no array 'x'"):
+        PairsFile(tmp_path / "named.pt", "nodal")
+
+
+def test_a_transient_task_has_no_pairs(tmp_path):
+    with pytest.raises(UserError, match="'burgers' is not"):
+        PairsFile(small(tmp_path / "pairs.pt"), "nodal", task="burgers")
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the third-party Darcy pairs are not beside this checkout")
+def test_the_real_third_party_pairs_are_read_on_nested_grids():
+    train, coarse, fine = (PairsFile(REAL / f"darcy_{n}.pt", "nodal") for n in ("train_16", "test_16", "test_32"))
+    assert (len(train), len(coarse), len(fine)) == (1000, 50, 50)
+    assert train.grid.shape == (16, 16) and fine.grid.shape == (32, 32)
+    assert fine.grid.coarsened(2).same_as(coarse.grid)
+    small_batch, large_batch = (d.read(range(50), slice(None)) for d in (coarse, fine))
+    assert torch.equal(large_batch.values[:, :, ::2, ::2], small_batch.values)  # as their README says
+    assert set(small_batch.static["a"].unique().tolist()) == {0.0, 1.0}

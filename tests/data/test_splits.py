@@ -1,0 +1,65 @@
+"""Splits follow the published convention and never share a trajectory."""
+
+import pytest
+import torch
+
+from ups.data.generate import generate
+from ups.data.joined import Joined, Subset
+from ups.data.pdebench import TensorFile
+from ups.data.splits import Splits, check_disjoint, content_hashes, split
+from ups.equations import Advection, Darcy
+from ups.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("splits")
+    return [
+        TensorFile(generate(Advection(points=8, beta=beta, frames=2), 20, 0, folder / f"{beta}.hdf5"))
+        for beta in (0.1, 1.0)
+    ]
+
+
+def test_the_first_tenth_is_the_test_set_and_the_next_is_for_validation(files):
+    splits = split(files[0])
+    assert (splits.test.indices, splits.validation.indices) == ((0, 1), (2, 3))
+    assert splits.train.indices == tuple(range(4, 20))
+
+
+def test_a_joined_dataset_is_split_file_by_file(files):
+    splits = split(Joined(files))
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (32, 4, 4)
+    for part in splits:
+        betas = part.read(range(len(part)), slice(0, 1)).parameters["beta"]
+        assert betas.unique().tolist() == [0.1, 1.0]
+    check_disjoint(splits)
+
+
+def test_a_shared_trajectory_is_refused_by_name(files):
+    splits = Splits(Subset(files[0], [5, 6, 7]), Subset(files[0], [2, 3]), Subset(files[0], [0, 6]))
+    with pytest.raises(UserError, match="test trajectory 1 is the same as train trajectory 1"):
+        check_disjoint(splits)
+
+
+def test_a_copy_in_another_file_is_found(tmp_path):
+    """The test file was the train file: the same content under another name."""
+    equation = Darcy(points=8)
+    one, two = (TensorFile(generate(equation, 4, 0, tmp_path / f"{name}.hdf5")) for name in ("train", "test"))
+    other = TensorFile(generate(equation, 4, 1, tmp_path / "other.hdf5"))
+    check_disjoint(Splits(one, Subset(other, [0, 1]), Subset(other, [2, 3])))
+    with pytest.raises(UserError, match="test trajectory 0 is the same as train trajectory 0"):
+        check_disjoint(Splits(one, other, two))
+
+
+def test_the_same_start_under_other_parameters_is_another_trajectory(files):
+    low, high = files
+    assert torch.equal(low.read([3], slice(0, 1)).values, high.read([3], slice(0, 1)).values)
+    assert set(content_hashes(low)).isdisjoint(content_hashes(high))
+    assert len(set(content_hashes(low))) == 20
+
+
+def test_too_few_trajectories_are_refused(files):
+    with pytest.raises(UserError, match="too few to split"):
+        split(Subset(files[0], [0, 1]))
+    with pytest.raises(UserError, match="leave some to train on"):
+        split(files[0], test=0.5, validation=0.5)

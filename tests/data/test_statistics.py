@@ -1,0 +1,125 @@
+"""Statistics against the plain formulas, and independent of how the data are read."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from ups.data import statistics as statistics_module
+from ups.data.statistics import Statistics, statistics
+from ups.equations import Darcy
+from ups.errors import UserError
+from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
+
+
+@dataclass
+class InMemory:
+    """A real dataset, held in memory."""
+
+    values: torch.Tensor
+    channels: tuple[str, ...]
+    static: dict[str, torch.Tensor]
+    task: str = "test"
+
+    def __post_init__(self) -> None:
+        self.grid = Grid.cell_centred(tuple(self.values.shape[2:-1]))
+        self.boundary = Boundary.all("periodic", self.grid.dimension)
+        self.times = torch.arange(self.values.shape[1], dtype=torch.float64) * 0.5
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        rows = list(indices)
+        values = self.values[rows][:, frames]
+        times = self.times[frames].expand(len(rows), -1)
+        static = {name: field[rows] for name, field in self.static.items()}
+        return Batch(self.task, values, times, self.grid, self.boundary, {}, static, torch.tensor(rows))
+
+
+def spec(channels: tuple[Channel, ...], dimension: int = 1, steady: bool = False) -> TaskSpec:
+    boundary = Boundary.all("periodic", dimension)
+    return TaskSpec("test", dimension, channels, boundary, 0.1, dt=None if steady else 0.5, steady=steady)
+
+
+def sample(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_every_number_is_the_plain_formula():
+    values = sample(37, 9, 16, 2) * torch.tensor([1.0, 3.0]) + torch.tensor([0.0, 5.0])
+    found = statistics(InMemory(values, ("p", "q"), {}), spec((Channel("p"), Channel("q"))))
+    assert found.strides == (1, 2, 4) and found.dt == 0.5 and found.trajectories == 37
+    for c, name in enumerate(("p", "q")):
+        field = values[..., c].double()
+        scale = found.channels[name]
+        assert scale.mean == pytest.approx(float(field.mean()), rel=1e-12, abs=1e-14)
+        assert scale.std == pytest.approx(float(field.std(correction=0)), rel=1e-12)
+        assert scale.rms == pytest.approx(float(field.square().mean().sqrt()), rel=1e-12)
+        for stride, value in zip(found.strides, scale.differences, strict=True):
+            expected = (field[:, stride:] - field[:, :-stride]).square().mean().sqrt()
+            assert value == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_a_large_mean_does_not_swallow_a_small_spread():
+    noise = sample(20, 4, 32, 1).double()
+    found = statistics(InMemory(1e8 + noise, ("u",), {}), spec((Channel("u"),))).channels["u"]
+    # Values near 1e8 are rounded to 1.5e-8; the naive E[u²] − E[u]² would lose 1e16 · 2e-16 ≈ 2 of the variance.
+    assert found.std == pytest.approx(float(noise.std(correction=0)), rel=1e-7)
+
+
+def test_neither_chunks_nor_order_change_a_digit(monkeypatch):
+    values = sample(23, 5, 16, 1)
+    task = spec((Channel("u"),))
+    expected = statistics(InMemory(values, ("u",), {}), task)
+    assert statistics(InMemory(values.flip(0), ("u",), {}), task) == expected
+    for chunk in (1, 7, 100):
+        monkeypatch.setattr(statistics_module, "_CHUNK", chunk)
+        assert statistics(InMemory(values, ("u",), {}), task) == expected
+
+
+def test_components_of_a_vector_share_one_scale():
+    values = sample(10, 4, 8, 3) * torch.tensor([1.0, 10.0, 100.0])
+    channels = (Channel("vx", vector="v"), Channel("vy", vector="v"), Channel("p"))
+    found = statistics(InMemory(values, ("vx", "vy", "p"), {}), spec(channels)).channels
+    assert found["vx"].rms == found["vy"].rms and found["vx"].differences == found["vy"].differences
+    assert found["vx"].rms == pytest.approx(float(values[..., :2].double().square().mean().sqrt()), rel=1e-12)
+    assert found["vx"].mean != found["vy"].mean
+    assert found["p"].rms == pytest.approx(float(values[..., 2].double().square().mean().sqrt()), rel=1e-12)
+
+
+def test_a_log_channel_is_measured_after_the_logarithm():
+    values = sample(6, 3, 8, 1).exp()
+    task = spec((Channel("density", "log"),))
+    found = statistics(InMemory(values, ("density",), {}), task).channels["density"]
+    assert found.std == pytest.approx(float(values.double().log().std(correction=0)), rel=1e-12)
+    values[4, 1, 2, 0] = 0.0
+    with pytest.raises(UserError, match=r"channel 'density' of trajectory 4 has the value 0\.0"):
+        statistics(InMemory(values, ("density",), {}), task)
+
+
+def test_a_steady_task_has_static_scales_and_no_differences():
+    equation = Darcy(points=8)
+    batch = equation.solve(0, range(5))
+    found = statistics(InMemory(batch.values, ("u",), dict(batch.static), "darcy"), equation.task())
+    assert found.strides == () and found.dt is None and found.channels["u"].differences == ()
+    a = batch.static["a"].double().numpy()
+    assert found.static["a"].mean == pytest.approx(a.mean(), rel=1e-12)
+    assert found.static["a"].std == pytest.approx(np.std(a), rel=1e-12)
+
+
+def test_statistics_survive_json_to_the_last_digit():
+    found = statistics(InMemory(sample(5, 9, 8, 1), ("u",), {"a": sample(5, 8)}), spec((Channel("u"),)))
+    assert Statistics.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert math.isfinite(found.static["a"].std)
+
+
+def test_wrong_channels_and_empty_splits_are_refused():
+    with pytest.raises(UserError, match="channels"):
+        statistics(InMemory(sample(2, 3, 8, 1), ("u",), {}), spec((Channel("w"),)))
+    with pytest.raises(UserError, match="empty"):
+        statistics(InMemory(sample(2, 3, 8, 1)[:0], ("u",), {}), spec((Channel("u"),)))

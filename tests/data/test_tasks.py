@@ -1,0 +1,79 @@
+"""The registry, and tasks written as plain data."""
+
+import pytest
+import yaml
+
+from ups.data.tasks import register, task, task_from_mapping, tasks
+from ups.errors import UserError
+from ups.fields import Boundary, Channel, Invariant, Side
+
+HEAT = """
+name: heat
+dimension: 2
+channels: [temperature, {name: density, transform: log}]
+boundary: [periodic, [{kind: value, value: [1.0, 2.0]}, flux]]
+latent_spacing: 0.0625
+parameters: [kappa]
+dt: 0.1
+invariants: [{channel: density, tolerance: 1.0e-4}]
+"""
+
+
+def test_the_built_in_tasks_come_from_the_equations():
+    assert [spec.name for spec in tasks()][:3] == ["advection", "burgers", "darcy"]
+    assert task("darcy").steady and task("darcy").latent_spacing == 1 / 16 and task("darcy").static == ("a",)
+    assert task("burgers").parameters == ("nu",) and task("burgers").latent_spacing == 1 / 64
+    assert task("advection").invariants[0].channel == "u" and task("advection").boundary.periodic == (True,)
+
+
+def test_yaml_defines_a_task():
+    spec = task_from_mapping(yaml.safe_load(HEAT))
+    assert spec.channels == (Channel("temperature"), Channel("density", "log"))
+    periodic = Side("periodic")
+    assert spec.boundary == Boundary(((periodic, periodic), (Side("value", (1.0, 2.0)), Side("flux"))))
+    assert spec.invariants == (Invariant("density", 1e-4),) and spec.dt == 0.1 and spec.history == 1
+    everywhere = task_from_mapping({**yaml.safe_load(HEAT), "boundary": "open"})
+    assert everywhere.boundary == Boundary.all("open", 2)
+
+
+def test_a_registered_task_is_found_and_cannot_change():
+    spec = task_from_mapping({**yaml.safe_load(HEAT), "name": "heat_registered"})
+    assert register(spec) is spec and task("heat_registered") is spec and spec in tasks()
+    register(task_from_mapping({**yaml.safe_load(HEAT), "name": "heat_registered"}))
+    with pytest.raises(UserError, match="already registered"):
+        register(task_from_mapping({**yaml.safe_load(HEAT), "name": "heat_registered", "dt": 0.2}))
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'burgers'"):
+        task("burger")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"chanels": ["u"]}, "key 'chanels' is unknown; did you mean 'channels'"),
+        ({"zzz": 1}, "key 'zzz' is unknown; use one of name, dimension"),
+        ({"dimension": None}, "give dimension"),
+        ({"dimension": "two"}, "dimension is 'two'; give a whole number"),
+        ({"dimension": 2.5}, "dimension is 2.5; give a whole number"),
+        ({"latent_spacing": "fine"}, "latent_spacing is 'fine'; give a number"),
+        ({"latent_spacing": -1.0}, "positive length"),
+        ({"channels": "temperature"}, "channels is 'temperature'; give a list"),
+        ({"channels": [{"name": "u", "transfrom": "log"}]}, "did you mean 'transform'"),
+        ({"channels": [{"name": "u", "transform": "exp"}]}, "'exp'; use identity or log"),
+        ({"channels": [{"transform": "log"}]}, "give a name"),
+        ({"boundary": "perodic"}, "boundary kind 'perodic' is unknown"),
+        ({"boundary": ["periodic"]}, "boundary names 1 axes"),
+        ({"boundary": [["periodic", "open", "flux"], "open"]}, "pair per axis"),
+        ({"boundary": [{"value": [0.0]}, "open"]}, "give a kind"),
+        ({"invariants": ["pressure"]}, "invariant of channel 'pressure'"),
+        ({"invariants": [{"tolerance": 1}]}, "give a channel"),
+        ({"parameters": [1]}, "parameters is 1; give text"),
+        ({"dt": None}, "a transient task needs dt"),
+    ],
+)
+def test_a_wrong_mapping_names_the_key_and_the_remedy(change, message):
+    with pytest.raises(UserError, match=message) as error:
+        task_from_mapping({**yaml.safe_load(HEAT), **change})
+    assert "heat" in str(error.value) or "boundary kind" in str(error.value)
