@@ -81,7 +81,7 @@ class TensorFile:
                     f"{self.path}: parameter {name!r} of task {spec.name!r} is neither an attribute nor in the file "
                     f"name; name the file as published or set the attribute {_OURS_TO_PUBLISHED.get(name, name)!r}"
                 )
-        return {name: parameters[name] for name in spec.parameters}
+        return dict(parameters)
 
     def _check_layout(self, file: h5py.File, tensor: h5py.Dataset, spec: TaskSpec) -> None:
         dimension = tensor.ndim - 2

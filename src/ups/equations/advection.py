@@ -93,3 +93,15 @@ class Advection:
         positions = (self.grid.positions[0] - self.beta * times[:, None]).to(device)
         u = waves(positions.flatten()).reshape(len(ids), len(times), self.points, 1)
         return solved_batch(self, ids, times, u)
+
+    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X C"]:
+        """The same trajectories from their first frame averaged to fewer points: the sampled start, shifted by βt.
+
+        Unlike `solve`, which knows the initial function, this knows only samples of it, as any solver would.
+        """
+        start = batch.values[:, 0, :, 0].double()
+        spectrum = torch.fft.rfft(start.reshape(len(batch), points, -1).mean(-1))
+        k = torch.arange(spectrum.shape[-1], dtype=torch.float64)
+        elapsed = (batch.times - batch.times[:, :1])[..., None]
+        shift = torch.polar(torch.ones(()).double(), -2 * torch.pi * self.beta * elapsed * k)
+        return torch.fft.irfft(spectrum[:, None] * shift, n=points)[..., None]

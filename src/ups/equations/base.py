@@ -52,6 +52,13 @@ class Equation(Protocol):
         """
         ...
 
+    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]:
+        """The batch's trajectories solved again from their first frame and static fields, on `points` per axis.
+
+        What a learned simulator is measured against: a solver is cheap when its grid is.
+        """
+        ...
+
     def task(self) -> TaskSpec: ...
 
 

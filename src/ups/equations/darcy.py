@@ -89,11 +89,16 @@ class Darcy:
             channels=(Channel("u"),),
             boundary=self.boundary,
             latent_spacing=1 / 16,
-            parameters=("beta",),
             static=("a",),
             steady=True,
             source={"equation": self.name},
         )
+
+    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
+        """The same problems solved on fewer points per axis, the permeability averaged over the larger cells."""
+        a = batch.static["a"].double()
+        r = a.shape[-1] // points
+        return self.steady_state(a.reshape(-1, points, r, points, r).mean((2, 4)))[:, None, ..., None]
 
     def permeability(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B X Y"]:
         """The media of the given samples at the cell centres; each depends on (seed, index) alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -28,15 +28,25 @@ def bootstrap_interval(
     (it says nothing); a NaN or inf among the values makes the interval NaN.
     """
     count = values.shape[0]
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(count, (resamples, count), generator=generator)
+    drawn = draws(count, seed, resamples)
     weights = torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(
         1, drawn, torch.full(drawn.shape, 1 / count, dtype=torch.float64)
     )
-    means = weights.to(values.device) @ values.double().reshape(count, -1)
-    tail = (1 - level) / 2
-    low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64, device=values.device), dim=0)
+    low, high = central(weights.to(values.device) @ values.double().reshape(count, -1), level)
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
+
+
+def draws(count: int, seed: int, resamples: int = 2000) -> Int[Tensor, "R N"]:
+    """Which of `count` samples each resample holds."""
+    return torch.randint(count, (resamples, count), generator=torch.Generator().manual_seed(seed))
+
+
+def central(values: Float[Tensor, "R ..."], level: float = 0.95) -> tuple[Float[Tensor, ...], Float[Tensor, ...]]:
+    """The ends of the central `level` of a statistic over resamples."""
+    tail = (1 - level) / 2
+    ends = torch.tensor([tail, 1 - tail], dtype=values.dtype, device=values.device)
+    low, high = torch.quantile(values, ends, dim=0)
+    return low, high
 
 
 def summarise(values: Float[Tensor, "N ..."], seed: int) -> Summary:

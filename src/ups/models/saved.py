@@ -43,7 +43,7 @@ class Learned:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "spec": asdict(self.spec),
+            "spec": asdict(self.spec) | {"boundary": asdict(self.spec.boundary)["sides"]},
             "grid": {"positions": [p.tolist() for p in self.grid.positions], "extent": self.grid.extent},
             "statistics": self.statistics.to_dict(),
             "ranges": dict(self.ranges),

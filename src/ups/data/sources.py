@@ -1,0 +1,131 @@
+"""From a task's configuration to its datasets: made by our solvers or opened from files, split, and proved disjoint."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ups.config.schema import DataConfig, TaskConfig
+from ups.data.generate import generate
+from ups.data.joined import Joined, Subset
+from ups.data.open import open_dataset
+from ups.data.sampler import mix
+from ups.data.splits import Splits, check_disjoint, split
+from ups.data.tasks import register, task, task_from_mapping
+from ups.equations import Equation
+from ups.equations.named import named_equation
+from ups.errors import UserError
+from ups.fields import Dataset, TaskSpec
+
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A task's data. `tests` are named views of it (`darcy`, or `darcy@16` and `darcy@32`); `solvers` are the equations
+    that made each part of the test set, where they are ours.
+    """
+
+    spec: TaskSpec
+    train: Dataset
+    validation: Dataset
+    tests: Mapping[str, Dataset]
+    solvers: tuple[tuple[Equation, Dataset], ...] = ()
+
+
+def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, seed: int, report: Report) -> Source:
+    """Make or open the data of one task. `folder` is where made data lie if the configuration names no root."""
+    root = Path(data.root).expanduser() if data.root else folder
+    source = _made(name, config, data, root, seed, report) if config.make else _opened(name, config, root)
+    spec = source.spec
+    if config.latent_spacing is not None:
+        spec = replace(spec, latent_spacing=config.latent_spacing)
+    times = source.train.times
+    if not spec.steady:
+        dt = float(times[-1] - times[0]) / (len(times) - 1)
+        if float((times.diff() - dt).abs().max()) > 1e-4 * dt:
+            raise UserError(f"task {name!r}: frames are not equally spaced in time; resample the data to equal steps")
+        spec = replace(spec, dt=dt)
+    for view, test in source.tests.items():
+        check_disjoint(Splits(source.train, source.validation, test))
+        _check_conditions(view, spec, test)
+    _check_conditions(name, spec, source.train)
+    return replace(source, spec=spec)
+
+
+def _made(name: str, config: TaskConfig, data: DataConfig, root: Path, seed: int, report: Report) -> Source:
+    make = config.make
+    assert make is not None
+    workers = data.workers or len(os.sched_getaffinity(0))
+    equations, parts = [], []
+    for number, values in enumerate(itertools.product(*make.values.values())):
+        equation = named_equation(make.equation, {**make.settings, **dict(zip(make.values, values, strict=True))})
+        label = ", ".join([name, *(f"{k}={v:g}" for k, v in zip(make.values, values, strict=True))])
+        path = root / equation.published_name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Each file has its own family of starts: the same start under two parameter values teaches less.
+        generate(
+            equation,
+            make.trajectories,
+            mix(seed, number) % 2**31,
+            path,
+            workers=workers,
+            progress=lambda done, total, label=label: report(label, done, total),
+        )
+        equations.append(equation)
+        parts.append(open_dataset(path, name))
+    splits = [split(part) for part in parts]
+    joined = Splits(*(Joined(column) for column in zip(*splits, strict=True)))
+    solvers = tuple((equation, part.test) for equation, part in zip(equations, splits, strict=True))
+    return Source(task(name), joined.train, joined.validation, {name: joined.test}, solvers)
+
+
+def _opened(name: str, config: TaskConfig, root: Path) -> Source:
+    files = config.files
+    assert files is not None
+    spec = register(task_from_mapping({"name": name, **config.define})) if config.define else task(name)
+    options = {"convention": files.convention} if files.convention else {}
+
+    def opened(file: str) -> Dataset:
+        path = Path(file).expanduser()
+        return open_dataset(path if path.is_absolute() else root / path, name, **options)
+
+    train = Joined([opened(file) for file in files.train])
+    if files.validation is None:
+        splits = split(train)
+        return Source(spec, splits.train, splits.validation, {name: splits.test})
+    count = len(train)
+    if files.validation >= count:
+        raise UserError(f"task {name!r}: {files.validation} validation trajectories of {count} leave none to train on")
+    # The held-out trajectories are spread evenly, so that no stretch of the file is missing from training.
+    held = set(torch.linspace(0, count - 1, files.validation).round().long().tolist())
+    return Source(
+        spec,
+        Subset(train, [i for i in range(count) if i not in held]),
+        Subset(train, sorted(held)),
+        {view: opened(file) for view, file in files.test.items()},
+    )
+
+
+def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset) -> None:
+    """A parameter the model is not told of must not vary: it could not know which equation it solves."""
+    if dataset.channels != spec.channel_names:
+        raise UserError(f"{name}: the data have channels {dataset.channels}, task {spec.name!r} {spec.channel_names}")
+    if spec.steady != (len(dataset.times) == 1):
+        kind = "steady" if spec.steady else "transient"
+        raise UserError(f"{name}: task {spec.name!r} is {kind}, but its data have {len(dataset.times)} frames")
+    parameters = dataset.read(range(len(dataset)), slice(0, 1)).parameters
+    for parameter in spec.parameters:
+        if parameter not in parameters:
+            raise UserError(f"{name}: the data do not say the parameter {parameter!r} of task {spec.name!r}")
+    for parameter, values in parameters.items():
+        if parameter not in spec.parameters and float(values.min()) != float(values.max()):
+            raise UserError(
+                f"{name}: {parameter!r} varies in the data, but task {spec.name!r} does not have it as a parameter; "
+                "define the task with it"
+            )

@@ -1,0 +1,119 @@
+"""Every number and every picture's data of a run, from its checkpoints and its test splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.data.sources import Source
+from ups.evaluation.scores import plain, score
+from ups.evaluation.solver import compare, timed
+from ups.fields import Batch, Dataset, Grid
+from ups.metrics import nrmse, power_spectrum
+from ups.models.propagator import Propagator
+from ups.models.saved import Learned
+from ups.rollout.predict import on_grid, one_step, read_all, rollout, steady
+
+Fields = Float[Tensor, "N T *space C"]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """One view of one task: its part of `metrics.json`, the solver beside it, and arrays to draw."""
+
+    metrics: dict[str, Any]
+    solver: dict[str, Any] | None
+    arrays: dict[str, np.ndarray]
+
+
+def evaluate(
+    model: Propagator,
+    fno: Propagator | None,
+    learned: Learned,
+    source: Source,
+    view: str,
+    *,
+    seed: int,
+    resamples: int,
+    pictures: int,
+    training_seconds: float,
+) -> Evaluation:
+    """Judge a model on one test set, beside persistence and the FNO, in physical units."""
+    truth = read_all(source.tests[view])
+    views: dict[str, dict[str, Any]] = {}
+    if learned.spec.steady:
+        predictions = {"model": steady(model, learned, truth), "persistence": mean_solution(source, truth)}
+        if fno is not None:
+            predictions["fno"] = steady(fno, learned, truth)
+        target, times = truth.values, truth.times[0]
+        views["one_step"] = score(learned.spec, predictions, target, times, seed, resamples)
+        work = lambda: steady(model, learned, truth)  # noqa: E731
+    else:
+        target, times = truth.values[:, 1:], truth.times[0, 1:] - truth.times[0, 0]
+        steps = {"model": one_step(model, learned, truth), "persistence": truth.values[:, :-1]}
+        predictions = {
+            "model": rollout(model, learned, truth),
+            "persistence": truth.values[:, :1].expand_as(target),
+        }
+        if fno is not None:
+            steps["fno"] = one_step(fno, learned, truth)
+            predictions["fno"] = rollout(fno, learned, truth)
+        views["one_step"] = score(learned.spec, steps, target, times, seed, resamples)
+        views["rollout"] = score(learned.spec, predictions, target, times, seed, resamples)
+        work = lambda: rollout(model, learned, truth)  # noqa: E731
+    solver = None
+    if source.solvers:
+        seconds = timed(work)[1] / len(truth)
+        error = float(nrmse(predictions["model"], target).mean())
+        solver = asdict(compare(source.solvers, error, seconds, training_seconds))
+        solver = {k: plain(v) if isinstance(v, float) else v for k, v in solver.items()}
+    arrays = _arrays(learned, truth, predictions, target, times, pictures)
+    return Evaluation(views, solver, arrays)
+
+
+def mean_solution(source: Source, truth: Batch) -> Fields:
+    """For a steady task, what knows nothing of the sample: the mean solution of the training set."""
+    total = torch.zeros(source.train.grid.shape + (len(source.train.channels),), dtype=torch.float64)
+    for start in range(0, len(source.train), 256):
+        batch = source.train.read(range(start, min(start + 256, len(source.train))), slice(None))
+        total += batch.values[:, 0].double().sum(0)
+    mean = (total / len(source.train))[None]
+    mean = on_grid(mean, source.train.grid, truth.grid, truth.boundary.periodic) if _other(source.train, truth.grid) else mean
+    return mean[:, None].expand(truth.values.shape).to(truth.values.dtype)
+
+
+def _other(dataset: Dataset, grid: Grid) -> bool:
+    return not dataset.grid.same_as(grid)
+
+
+def _arrays(
+    learned: Learned, truth: Batch, predictions: Mapping[str, Fields], target: Fields, times: Tensor, pictures: int
+) -> dict[str, np.ndarray]:
+    """A few trajectories to look at, spread over the test set, and the curves over all of it."""
+    chosen = torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()
+    whole = not learned.spec.steady
+    arrays = {"chosen": chosen.numpy(), "truth": truth.values[chosen].numpy()}
+    arrays |= {"times": (truth.times[0] - truth.times[0, 0]).numpy()}
+    arrays |= {f"axis_{i}": p.numpy() for i, p in enumerate(truth.grid.positions)}
+    arrays |= {f"static_{n}": f[chosen].numpy() for n, f in truth.static.items()}
+    arrays |= {f"parameter_{n}": truth.parameters[n][chosen].numpy() for n in learned.spec.parameters}
+    for who, values in predictions.items():
+        shown = torch.cat([truth.values[chosen, :1], values[chosen]], 1) if whole else values[chosen]
+        arrays[f"prediction_{who}"] = shown.numpy()
+        growth = nrmse(values, target).mean((0, 2))
+        arrays[f"growth_{who}"] = torch.cat([torch.zeros(1), growth.float()]).numpy() if whole else growth.numpy()
+        arrays[f"spectrum_{who}"] = _spectrum(values[:, -1:])
+    arrays["spectrum_truth"] = _spectrum(target[:, -1:])
+    arrays["wavenumbers"] = power_spectrum(target[:1, -1:])[0].numpy()
+    return arrays
+
+
+def _spectrum(last: Fields) -> np.ndarray:
+    """Mean power over samples and channels at the final time."""
+    return power_spectrum(last)[1].mean((0, 1, 3)).numpy()

@@ -1,0 +1,303 @@
+"""What `ups run` does, in order: data, the operator, an FNO a task for the same time, evaluation, report.
+
+Every phase leaves its result in the run directory and is skipped when it is there, so the same command goes on where an
+interrupted one stopped. A run is finished only if `metrics.json` says so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.config.load import config_hash, load_config, save_config
+from ups.config.schema import RunConfig
+from ups.data.sources import Source, open_source
+from ups.distributed.runtime import Runtime, Stopped
+from ups.durable import write
+from ups.errors import UserError
+from ups.evaluation.evaluate import Evaluation, evaluate as judge
+from ups.models.propagator import Propagator
+from ups.report.assemble import assemble
+from ups.report.html import write_report
+from ups.report.table import metrics_table
+from ups.simulator import load
+from ups.track.environment import environment
+from ups.track.progress import Progress
+from ups.training.fit import Prepared, fit_fno, fit_operator, prepare
+
+STOPPED = 75
+"""Exit code of a run that was asked to stop and can be resumed."""
+
+
+def run(name: str, overrides: Sequence[str], runs: Path) -> int:
+    """Do whatever of the run is not done yet; the exit code."""
+    config = load_config(name, overrides, RunConfig)
+    directory = runs / config.name
+    finished = _finished(directory, config)
+    if finished is not None:
+        print(f"{directory} is finished; nothing to do (remove it, or give another name=..., to run again)\n")
+    else:
+        command = " ".join(["ups run", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
+        with _claimed(directory, config):
+            code = _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
+        if code:
+            return code
+        finished = json.loads((directory / "metrics.json").read_text())
+    print(metrics_table(finished))
+    print(f"\nreport: {directory / 'report.html'}")
+    return 0
+
+
+def train(name: str, overrides: Sequence[str], runs: Path) -> int:
+    """Data and the operator only."""
+    config = load_config(name, overrides, RunConfig)
+    directory = runs / config.name
+
+    def work(runtime: Runtime) -> None:
+        tasks, _ = _data(runtime, config, directory)
+        seconds = fit_operator(runtime, config, tasks, directory)
+        print(f"trained for {seconds:.0f} s; checkpoints: {directory / 'checkpoints'}")
+
+    with _claimed(directory, config):
+        return _guarded(directory, work, config)
+
+
+def evaluate(directory: Path) -> dict[str, Any]:
+    """Judge a trained run (again) and write its `metrics.json`."""
+    config = _config_of(directory)
+    with Runtime.start(config.runtime, config.seed) as runtime:
+        _, sources = _data(runtime, config, directory)
+        return _evaluate(runtime, config, directory, sources, f"ups evaluate {directory}")
+
+
+def report(directory: Path) -> Path:
+    """Write the report of an evaluated run (again)."""
+    path = directory / "report.html"
+    write_report(assemble(directory), path)
+    return path
+
+
+def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: str) -> None:
+    tasks, sources = _data(runtime, config, directory)
+    seconds = fit_operator(runtime, config, tasks, directory)
+    for name in config.fno:
+        share = seconds / len(config.fno)
+        fit_fno(runtime, config, name, tasks[name], share, directory / "baselines" / f"fno_{name}")
+    _evaluate(runtime, config, directory, sources, command)
+    runtime.check_stop("everything but the report is done")
+    print("writing the report")
+    report(directory)
+
+
+def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
+    """Make or open every task's data, then statistics and the store; the time it took is kept."""
+    began = time.monotonic()
+    sources, tasks = {}, {}
+    for number, (name, task) in enumerate(config.tasks.items()):
+        with _data_progress(name) as show:
+
+            def report(label: str, done: int, total: int, show=show) -> None:
+                show(label, done, total)
+                runtime.check_stop(f"{done} of {total} trajectories of {label} are kept in {directory}")
+
+            sources[name] = open_source(name, task, config.data, directory / "data", config.seed + 1000 * number, report)
+        tasks[name] = prepare(sources[name], task.share, config.training.strides, directory / "store")
+        runtime.check_stop(f"the data of {name} are kept in {directory}")
+    _note_seconds(directory, data=time.monotonic() - began)
+    return tasks, sources
+
+
+@contextmanager
+def _data_progress(name: str) -> Iterator[Any]:
+    """A display for each file that is made, opened when its first trajectories are reported."""
+    shown: dict[str, Progress] = {}
+
+    def show(label: str, done: int, total: int) -> None:
+        if label not in shown:
+            if done == total:  # it was there already
+                return
+            for progress in shown.values():
+                progress.__exit__(None, None, None)
+            shown.clear()
+            shown[label] = Progress(f"making {label}", total=total, unit="trajectories", start=done).__enter__()
+        shown[label].update(done)
+
+    try:
+        yield show
+    finally:
+        for progress in shown.values():
+            progress.__exit__(None, None, None)
+
+
+def _evaluate(
+    runtime: Runtime, config: RunConfig, directory: Path, sources: dict[str, Source], command: str
+) -> dict[str, Any]:
+    """Every view of every task, then `metrics.json` in one act."""
+    began = time.monotonic()
+    simulator = load(directory, runtime.device)
+    budgets = {name: directory / "baselines" / f"fno_{name}" for name in config.fno}
+    fnos: dict[str, Propagator] = {n: load(p, runtime.device).model for n, p in budgets.items() if p.exists()}
+    trained = {"operator": _training(directory)} | {f"fno_{n}": _training(budgets[n]) for n in fnos}
+    views = [(name, view) for name, source in sources.items() for view in source.tests]
+    found: dict[str, Evaluation] = {}
+    with Progress("evaluating", total=len(views), unit="test sets") as progress:
+        for number, (name, view) in enumerate(views):
+            found[view] = judge(
+                simulator.model,
+                fnos.get(name),
+                simulator.tasks[name],
+                sources[name],
+                view,
+                seed=config.seed,
+                resamples=config.evaluation.resamples,
+                pictures=config.evaluation.pictures,
+                training_seconds=trained["operator"]["seconds"],
+            )
+            progress.update(number + 1, view)
+            runtime.check_stop("training is finished and saved; evaluation starts again")
+    folder = directory / "evaluation"
+    folder.mkdir(exist_ok=True)
+    for view, evaluation in found.items():
+        temporary = folder / f".{view}.npz.tmp"
+        with temporary.open("wb") as file:
+            np.savez(file, **evaluation.arrays)  # pyright: ignore[reportArgumentType]
+        os.replace(temporary, folder / f"{view}.npz")
+    channels = {view: list(sources[name].spec.channel_names) for name, view in views}
+    details = {
+        "command": command,
+        "channels": channels,
+        "solver": {view: e.solver for view, e in found.items() if e.solver},
+        "notes": _notes(config, trained),
+    }
+    write(folder / "details.json", json.dumps(details, indent=1).encode())
+    seconds = _note_seconds(
+        directory,
+        train=trained["operator"]["seconds"],
+        fno=sum(t["seconds"] for n, t in trained.items() if n != "operator"),
+        evaluate=time.monotonic() - began,
+    )
+    metrics = {
+        "state": "finished",
+        "name": config.name,
+        "seconds": seconds,
+        "training": trained,
+        "solver": details["solver"],
+        "tasks": {view: evaluation.metrics for view, evaluation in found.items()},
+    }
+    write(directory / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode())
+    return metrics
+
+
+def _training(directory: Path) -> dict[str, Any]:
+    """Steps and seconds of a training, and the step whose weights were chosen on validation."""
+    from ups.distributed import checkpoint
+
+    content = checkpoint.load(directory / "checkpoints")[1].content["progress"]
+    return {key: content[key] for key in ("step", "seconds", "best_step", "best")}
+
+
+def _notes(config: RunConfig, trained: dict[str, Any]) -> list[str]:
+    notes = [
+        f"{name.replace('_', ' on ', 1).replace('fno', 'FNO')}: {t['step']} steps in {t['seconds']:.0f} s of training, "
+        f"weights of step {t['best_step']} chosen on validation rollouts."
+        for name, t in trained.items()
+    ]
+    if config.fno:
+        notes.append("The FNOs together had the operator's training time; their numbers of steps follow from their speed.")
+    return notes
+
+
+def _note_seconds(directory: Path, **seconds: float) -> dict[str, float]:
+    """Seconds of each phase, kept in the run directory; a phase that was resumed adds up in its own checkpoint."""
+    path = directory / "seconds.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if "data" in seconds:
+        seconds["data"] = max(seconds["data"], known.get("data", 0.0))
+    known |= seconds
+    write(path, json.dumps(known).encode())
+    return known
+
+
+def _finished(directory: Path, config: RunConfig) -> dict[str, Any] | None:
+    """The metrics of a finished run; a run of another configuration is refused."""
+    if (directory / "config.yaml").exists():
+        _check_same(directory, config)
+    path = directory / "metrics.json"
+    if not path.is_file() or not (directory / "report.html").is_file():
+        return None
+    metrics = json.loads(path.read_text())
+    return metrics if metrics.get("state") == "finished" else None
+
+
+def _check_same(directory: Path, config: RunConfig) -> None:
+    other = _config_of(directory)
+    if config_hash(other) == config_hash(config):
+        return
+    ours, theirs = (_leaves(c.model_dump(mode="json")) for c in (config, other))
+    different = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
+    raise UserError(
+        f"{directory} belongs to another configuration ({', '.join(different[:3])} differ"
+        f"{'s' if len(different) == 1 else ''}); give this one another name=..., or remove that directory"
+    )
+
+
+def _leaves(value: Any, at: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {at: value}
+    return {k: v for key, inner in value.items() for k, v in _leaves(inner, f"{at}.{key}" if at else key).items()}
+
+
+def _config_of(directory: Path) -> RunConfig:
+    path = directory / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"{directory} is not a run (it has no config.yaml); name a directory that `ups run` made")
+    return load_config(path, [], RunConfig)
+
+
+@contextmanager
+def _claimed(directory: Path, config: RunConfig) -> Iterator[None]:
+    """The run directory, ours alone while we work in it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / ".lock").open("w")
+    except OSError as error:
+        raise UserError(f"cannot write to {directory}: {error.strerror}; choose another --runs folder") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{directory} is in use by another process; wait for it, or give another name=...") from None
+        if (directory / "config.yaml").exists():
+            _check_same(directory, config)
+        else:
+            save_config(config, directory / "config.yaml")
+        yield
+
+
+def _guarded(directory: Path, work: Any, config: RunConfig) -> int:
+    """Run `work`; write how it ended to `outcome.json`."""
+    with Runtime.start(config.runtime, config.seed) as runtime:
+        write(directory / "env.json", (json.dumps(environment(), indent=1) + "\n").encode())
+        try:
+            work(runtime)
+        except Stopped as stopped:
+            _outcome(directory, "interrupted", str(stopped))
+            print(f"\nstopped: {stopped}; start the same command again to go on")
+            return STOPPED
+        except UserError as error:
+            _outcome(directory, "failed", str(error))
+            raise
+    _outcome(directory, "finished", "")
+    return 0
+
+
+def _outcome(directory: Path, state: str, reason: str) -> None:
+    write(directory / "outcome.json", (json.dumps({"state": state, "reason": reason}) + "\n").encode())

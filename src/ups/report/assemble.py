@@ -1,0 +1,110 @@
+"""From a finished run directory to the contents of its report: nothing is computed here, only read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.errors import UserError
+from ups.report.contents import Curve, Report, Sample, SolverComparison, SolverRow, TaskPage
+from ups.report.verdict import summary_rows
+from ups.track.jsonl import read_events
+
+NAMES = {"model": "UPS", "fno": "FNO", "persistence": "persistence"}
+# What is written under the title of a task; a task that is not here shows its name alone.
+EQUATIONS = {
+    "advection": ("Advection", "∂u/∂t + β ∂u/∂x = 0, periodic"),
+    "burgers": ("Burgers' equation", "∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x², periodic"),
+    "darcy": ("Darcy flow, steady", "−∇·(a ∇u) = 1, u = 0 on the walls"),
+}
+
+
+def assemble(run: Path) -> Report:
+    """Read a run's metrics, arrays, events and configuration."""
+    path = run / "metrics.json"
+    if not path.is_file():
+        raise UserError(f"{run} has no metrics.json; finish it with `ups run`, or evaluate it with `ups evaluate`")
+    metrics = json.loads(path.read_text())
+    details = json.loads((run / "evaluation" / "details.json").read_text())
+    tasks = [_page(run, name, views, details) for name, views in metrics["tasks"].items()]
+    environment = json.loads((run / "env.json").read_text())
+    curves = [_curve("operator, all tasks", run / "events.jsonl", "UPS")]
+    curves += [
+        _curve(f"FNO, {folder.name.removeprefix('fno_')}", folder / "events.jsonl", "FNO")
+        for folder in sorted((run / "baselines").glob("fno_*"))
+    ]
+    return Report(
+        name=metrics["name"],
+        command=details["command"],
+        config_yaml=(run / "config.yaml").read_text(),
+        environment={key: str(value) for key, value in environment.items() if value},
+        summary=summary_rows(tasks),
+        tasks=tasks,
+        curves=[curve for curve in curves if len(curve.steps)],
+        seconds=metrics["seconds"],
+        notes=details["notes"],
+    )
+
+
+def _page(run: Path, name: str, views: Mapping[str, Any], details: Mapping[str, Any]) -> TaskPage:
+    with np.load(run / "evaluation" / f"{name}.npz", allow_pickle=False) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    base = name.split("@")[0]
+    title, equation = EQUATIONS.get(base, (base, ""))
+    who = [w for w in NAMES if f"prediction_{w}" in arrays]
+    dimension = sum(key.startswith("axis_") for key in arrays)
+    samples = [
+        Sample(
+            label=_label(arrays, i),
+            truth=arrays["truth"][i],
+            predictions={NAMES[w]: arrays[f"prediction_{w}"][i] for w in who},
+            static={k.removeprefix("static_"): v[i] for k, v in arrays.items() if k.startswith("static_")},
+        )
+        for i in range(len(arrays["truth"]))
+    ]
+    spectra = {NAMES.get(w, w): (arrays["wavenumbers"], arrays[f"spectrum_{w}"]) for w in ("truth", *who)}
+    return TaskPage(
+        name=name,
+        title=title if name == base else f"{title}, {name.split('@')[1]} points",
+        equation=equation,
+        steady="rollout" not in views,
+        channels=tuple(details["channels"][name]),
+        axes=tuple(arrays[f"axis_{i}"] for i in range(dimension)),
+        times=arrays["times"],
+        samples=samples,
+        growth={NAMES[w]: arrays[f"growth_{w}"] for w in who},
+        spectra=spectra,
+        metrics=views,
+        solver=_solver(details["solver"].get(name)),
+    )
+
+
+def _label(arrays: Mapping[str, np.ndarray], row: int) -> str:
+    values = [f"{k.removeprefix('parameter_')} = {v[row]:g}" for k, v in arrays.items() if k.startswith("parameter_")]
+    return ", ".join([f"test trajectory {arrays['chosen'][row]}", *values])
+
+
+def _solver(found: Mapping[str, Any] | None) -> SolverComparison | None:
+    if found is None or found["model_nrmse"] is None:
+        return None
+    rows = tuple(SolverRow(row["points"], row["nrmse"], row["seconds"]) for row in found["rows"])
+    return SolverComparison(rows, found["model_nrmse"], found["model_seconds"], found["equal"], found["breakeven"])
+
+
+def _curve(label: str, path: Path, model: str) -> Curve:
+    events = read_events(path)
+    steps = {event["step"]: event for event in events if event["kind"] == "step"}
+    found = [steps[step] for step in sorted(steps)]
+    checks = {event["step"]: event["score"] for event in events if event["kind"] == "validation"}
+    return Curve(
+        label=label,
+        steps=np.array([event["step"] for event in found], dtype=np.float64),
+        seconds=np.array([event["train_seconds"] for event in found], dtype=np.float64),
+        loss=np.array([event["loss"] if event["loss"] is not None else np.nan for event in found]),
+        validation=[(step, np.nan if checks[step] is None else checks[step]) for step in sorted(checks)],
+        model=model,
+    )

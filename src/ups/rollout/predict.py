@@ -1,0 +1,80 @@
+"""What is predicted from what: one step from every frame, a rollout from the first, a steady solve from nothing."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.fields import Batch, Dataset, Grid
+from ups.models.interpolation import apply_along, axis_matrix
+from ups.models.propagator import Propagator
+from ups.models.saved import Learned
+from ups.rollout.roll_out import roll_out, start_history
+
+CHUNK = 64
+
+
+def read_all(dataset: Dataset, most: int | None = None) -> Batch:
+    """A whole split (or its first `most` trajectories): test splits fit in memory."""
+    return dataset.read(range(min(len(dataset), most or len(dataset))), slice(None))
+
+
+@torch.no_grad()
+def rollout(model: Propagator, learned: Learned, batch: Batch) -> Float[Tensor, "N T *space C"]:
+    """Frames 1 … T−1 of every trajectory, predicted from frame 0 alone; physical units."""
+    parts = []
+    for inputs, static, parameters, lead in _chunks(model, learned, batch):
+        history = start_history(inputs[:, :1], learned.spec.history)
+        steps = batch.values.shape[1] - 1
+        states = roll_out(model, learned.spec.name, history, static, parameters, lead, batch.grid, steps)
+        parts.append(learned.normaliser.physical(torch.stack(list(states), 1)).cpu())
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def one_step(model: Propagator, learned: Learned, batch: Batch) -> Float[Tensor, "N T *space C"]:
+    """Frames 1 … T−1, each predicted from the true frame (or frames) before it; physical units."""
+    parts = []
+    for inputs, static, parameters, lead in _chunks(model, learned, batch):
+        frames = []
+        for t in range(1, inputs.shape[1]):
+            history = start_history(inputs[:, max(0, t - learned.spec.history) : t], learned.spec.history)
+            frames.append(model(learned.spec.name, history, static, parameters, lead, batch.grid))
+        parts.append(learned.normaliser.physical(torch.stack(frames, 1)).cpu())
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def steady(model: Propagator, learned: Learned, batch: Batch) -> Float[Tensor, "N 1 *space C"]:
+    """The solutions of a steady task; physical units."""
+    parts = []
+    for inputs, static, parameters, _ in _chunks(model, learned, batch):
+        zero = torch.zeros_like(inputs[:, :1])
+        state = model(learned.spec.name, zero, static, parameters, None, batch.grid)
+        parts.append(learned.normaliser.physical(state[:, None]).cpu())
+    return torch.cat(parts)
+
+
+def _chunks(model: Propagator, learned: Learned, batch: Batch):
+    """Normalised inputs, a few trajectories at a time, where the model is."""
+    weight = next(model.parameters())
+    normaliser = learned.normaliser
+    for lo in range(0, len(batch), CHUNK):
+        part = slice(lo, lo + CHUNK)
+        values = normaliser.normalise(batch.values[part]).to(weight)
+        static = normaliser.static({n: f[part] for n, f in batch.static.items()}, batch.values[part]).to(weight)
+        parameters = {n: batch.parameters[n][part].to(weight) for n in learned.spec.parameters}
+        times = batch.times[part]
+        lead = (times[:, 1] - times[:, 0]).to(weight) if times.shape[1] > 1 else None
+        yield values, static, parameters, lead
+
+
+def on_grid(values: Float[Tensor, "N *space C"], source: Grid, target: Grid, periodic: tuple[bool, ...]) -> Tensor:
+    """Cubic interpolation from one grid to another."""
+    for axis in range(source.dimension):
+        matrix = axis_matrix(
+            source.positions[axis], source.extent[axis], periodic[axis], target.positions[axis], 3
+        ).to(values)
+        values = apply_along(matrix, values, axis)
+    return values

@@ -1,0 +1,332 @@
+"""What a user holds after training.
+
+    sim = ups.load("runs/quickstart")
+    result = sim.rollout(u0, steps=40, conditions={"beta": 0.4})
+    result.values                  # (40, 128, 1), or (B, 40, 128, 1) for a batch
+    sim.rollout(u0, times=[0.1, 0.33], conditions={"beta": 0.4}, at=torch.tensor([[0.25], [0.8]]))
+
+Everything is differentiable in u0 and in the conditions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.distributed import checkpoint
+from ups.errors import UserError
+from ups.fields import AXES, Conditions, Grid, Trajectory
+from ups.models.interpolation import axis_matrix, interpolate
+from ups.models.propagator import Propagator
+from ups.models.saved import Learned, ModelSpec
+from ups.rollout.roll_out import roll_out, start_history
+
+FAR = 0.1
+"""A parameter further outside the trained range than this share of its nearer end is warned of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """Values in physical units at `times`, on the grid or at the points asked for; `warnings` say what not to trust."""
+
+    values: Float[Tensor, "*B T *points C"]
+    times: Float[Tensor, " T"]
+    channels: tuple[str, ...]
+    task: str
+    warnings: tuple[str, ...] = ()
+
+
+def load(run: str | Path, device: str | torch.device = "cpu") -> Simulator:
+    """The simulator of a run directory: its best checkpoint by validation error, averaged weights."""
+    directory = Path(run) / "checkpoints"
+    best = checkpoint.find(directory, "best")
+    if best is None and not checkpoint.steps(directory):
+        raise UserError(f"{run} holds no trained model (no checkpoint in {directory}); train it with `ups run`")
+    tensors, manifest = checkpoint.load(best or directory)
+    spec = ModelSpec.from_dict(manifest.content["model"])
+    model = spec.build()
+    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
+    own = {name: (tuple(t.shape), t.dtype) for name, t in model.state_dict().items()}
+    if own != {name: (tuple(t.shape), t.dtype) for name, t in weights.items()}:
+        raise UserError(f"the checkpoint {manifest.path} does not fit the model it describes; use the version it was made with")
+    model.load_state_dict(weights)
+    return Simulator(model.to(device).eval().requires_grad_(False), spec)
+
+
+class Simulator:
+    """A trained model with its tasks, grids and units."""
+
+    def __init__(self, model: Propagator, spec: ModelSpec) -> None:
+        self.model, self.spec = model, spec
+        self.tasks: dict[str, Learned] = {learned.spec.name: learned for learned in spec.tasks}
+
+    def to(self, where: torch.device | torch.dtype | str) -> Simulator:
+        """Move to a device, or compute in another precision."""
+        self.model.to(where)
+        return self
+
+    def rollout(
+        self,
+        u0: Tensor | np.ndarray | Trajectory | None = None,
+        steps: int | None = None,
+        times: Sequence[float] | Tensor | None = None,
+        conditions: Mapping[str, Any] | Conditions | None = None,
+        at: Tensor | np.ndarray | None = None,
+        *,
+        task: str | None = None,
+        dt: float | None = None,
+        grid: Grid | None = None,
+    ) -> Rollout:
+        """Advance u0 by `steps` of `dt`, or to the given `times` after it.
+
+        u0: (*space, C) or (B, *space, C), also without C when there is one channel; with history (B, H, *space, C). A
+        `Trajectory` brings its own grid and conditions. A steady task needs no u0. conditions: the task's parameters
+        (numbers or (B,) tensors) and static fields (tensors on u0's grid) by name. at: points (P, dim) inside the
+        domain; without it, values come on u0's grid. task: needed when the conditions do not tell it. dt: the task's
+        own step if not given. Times between steps are interpolated by a cubic through the steps around them.
+        """
+        if isinstance(u0, Trajectory):
+            conditions = conditions if conditions is not None else u0.conditions
+            task, u0, grid = task or u0.task, u0.values[:1][None], grid or _grid_of(u0)
+        given = _flat_conditions(conditions)
+        learned = self._learned(task, given)
+        name, notes = learned.spec.name, []
+        given = self._checked(learned, given, notes)
+        frames, batched = self._frames(learned, u0, given)
+        grid = grid or _grid_like(learned.grid, frames.shape[2:-1])
+        query = _query(at, grid)
+        query = None if query is None else query.to(frames.device)
+        static, parameters = self._conditions(learned, given, frames, grid)
+        if learned.spec.steady:
+            if steps is not None or times is not None:
+                raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
+            zero = torch.zeros_like(frames)
+            state = self.model(name, zero, static, parameters, None, grid, query)
+            values, when = learned.normaliser.physical(state)[:, None], torch.zeros(1, dtype=torch.float64)
+        else:
+            dt, when = self._schedule(learned, steps, times, dt, notes)
+            values = self._advance(learned, frames, static, parameters, grid, query, dt, when)
+        values = values if batched else values[0]
+        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes))
+
+    def _advance(self, learned, frames, static, parameters, grid, query, dt, when) -> Tensor:
+        """States at the steps around every wanted time, then a cubic in time, which is exact on the steps themselves."""
+        name, normaliser = learned.spec.name, learned.normaliser
+        on_steps = bool(((when / dt - (when / dt).round()).abs() < 1e-6).all())
+        last = int(torch.ceil(when[-1] / dt - 1e-6)) + (0 if on_steps else 1)
+        history = start_history(normaliser.normalise(frames), learned.spec.history)
+        lead = history.new_full((len(history),), dt)
+        start = history[:, -1]
+        if query is not None:
+            start = interpolate(start, grid, learned.spec.boundary.periodic, query, 3)
+        shown = [normaliser.physical(start)]
+        for state in roll_out(self.model, name, history, static, parameters, lead, grid, last):
+            seen = state if query is None else self.model(name, history, static, parameters, lead, grid, query)
+            shown.append(normaliser.physical(seen))
+            history = torch.cat([history[:, 1:], state[:, None]], 1)
+        stacked = torch.stack(shown, 1)
+        if on_steps:
+            return stacked[:, (when / dt).round().long()]
+        steps = torch.arange(len(shown), dtype=torch.float64) * dt
+        matrix = axis_matrix(steps, (0.0, float(steps[-1])), False, when, 3).to(stacked)
+        return torch.einsum("qt,bt...->bq...", matrix, stacked)
+
+    def _schedule(self, learned, steps, times, dt, notes) -> tuple[float, Tensor]:
+        if (steps is None) == (times is None):
+            raise UserError("say how far to go with either steps=N or times=[...]")
+        own = learned.spec.dt
+        step = float(dt if dt is not None else own)
+        if not step > 0:
+            raise UserError(f"dt is {step}; give a positive time")
+        if not min(learned.leads) * 0.99 <= step <= max(learned.leads) * 1.01:
+            trained = ", ".join(f"{lead:g}" for lead in learned.leads)
+            notes.append(f"dt = {step:g} is outside the steps the model was trained on ({trained})")
+        if steps is not None:
+            if steps < 1:
+                raise UserError(f"steps is {steps}; give at least 1")
+            return step, torch.arange(1, steps + 1, dtype=torch.float64) * step
+        when = torch.as_tensor(times, dtype=torch.float64).reshape(-1)
+        if len(when) == 0 or float(when.min()) < 0 or bool((when.diff() <= 0).any()) or not bool(when.isfinite().all()):
+            raise UserError("times must be increasing, finite and not negative, with at least one of them")
+        if bool(((when / step - (when / step).round()).abs() >= 1e-6).any()):
+            notes.append(f"times that are not multiples of dt = {step:g} are interpolated between steps")
+        return step, when
+
+    def _learned(self, task: str | None, given: Mapping[str, Any]) -> Learned:
+        if task is None:
+            fitting = [
+                name
+                for name, learned in self.tasks.items()
+                if set(given) == {*learned.spec.parameters, *learned.spec.static}
+            ]
+            if len(self.tasks) == 1:
+                fitting = list(self.tasks)
+            if len(fitting) != 1:
+                raise UserError(
+                    f"the conditions {sorted(given)} do not tell which of the tasks {', '.join(self.tasks)} is meant; "
+                    "pass task="
+                )
+            task = fitting[0]
+        if task not in self.tasks:
+            raise UserError(f"this model has no task {task!r}; it has {', '.join(self.tasks)}")
+        return self.tasks[task]
+
+    def _checked(self, learned: Learned, given: Mapping[str, Any], notes: list[str]) -> dict[str, Tensor]:
+        spec = learned.spec
+        known = [*spec.parameters, *spec.static]
+        for name in given:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else f"; it takes {', '.join(known) or 'none'}"
+                raise UserError(f"task {spec.name!r} has no condition {name!r}{hint}")
+        for name in known:
+            if name not in given:
+                raise UserError(f"task {spec.name!r} needs the condition {name!r}; pass conditions={{{name!r}: ...}}")
+        weight = next(self.model.parameters())
+        values = {name: torch.as_tensor(value).to(weight) for name, value in given.items()}
+        for name in spec.parameters:
+            low, high = learned.ranges[name]
+            seen = values[name].detach()
+            if float(seen.min()) < low - FAR * abs(low) or float(seen.max()) > high + FAR * abs(high):
+                notes.append(f"{name} = {_span(seen)} is outside the range the model was trained on ({low:g} to {high:g})")
+        for name, value in values.items():
+            if not bool(torch.isfinite(value.detach()).all()):
+                raise UserError(f"condition {name!r} has NaN or infinite values; mend it")
+        return values
+
+    def _frames(self, learned: Learned, u0: Any, given: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
+        """u0 as (B, H, *space, C), and whether it came as a batch."""
+        spec = learned.spec
+        d, c = spec.dimension, len(spec.channels)
+        weight = next(self.model.parameters())
+        if u0 is None:
+            if not spec.steady:
+                raise UserError(f"task {spec.name!r} needs an initial field u0")
+            static = given[spec.static[0]] if spec.static else None
+            shape = learned.grid.shape if static is None else tuple(static.shape[-d:])
+            batched = static is not None and static.dim() > d
+            many = len(static) if static is not None and batched else 1
+            return weight.new_zeros(many, 1, *shape, c), batched
+        field = torch.as_tensor(u0).to(weight)
+        if field.dim() == d and c == 1:
+            field = field[..., None]
+        elif field.dim() == d + 1 and c == 1 and field.shape[-1] != 1:
+            field = field[..., None]
+        if not d + 1 <= field.dim() <= d + 3 or field.shape[-1] != c:
+            raise UserError(
+                f"u0 has shape {tuple(torch.as_tensor(u0).shape)}; task {spec.name!r} takes ({', '.join(AXES[:d])}, {c}) "
+                f"or (batch, {', '.join(AXES[:d])}, {c})"
+            )
+        if not bool(torch.isfinite(field.detach()).all()):
+            raise UserError("u0 has NaN or infinite values; mend it")
+        batched = field.dim() > d + 1
+        while field.dim() < d + 3:
+            field = field[None] if field.dim() == d + 1 else field[:, None]
+        return field, batched
+
+    def _conditions(
+        self, learned: Learned, given: Mapping[str, Tensor], frames: Tensor, grid: Grid
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        batch, spec = len(frames), learned.spec
+        fields = {}
+        for name in spec.static:
+            if tuple(given[name].shape[-spec.dimension :]) != grid.shape:
+                raise UserError(
+                    f"static field {name!r} has shape {tuple(given[name].shape)}, u0 lies on a grid of {grid.shape}"
+                )
+            fields[name] = given[name].expand(batch, *grid.shape)
+        parameters = {}
+        for name in spec.parameters:
+            if given[name].dim() > 1 or (given[name].dim() == 1 and len(given[name]) not in (1, batch)):
+                raise UserError(f"{name} has shape {tuple(given[name].shape)}; give one number, or one per sample")
+            parameters[name] = given[name].expand(batch)
+        return learned.normaliser.static(fields, frames), parameters
+
+
+def _flat_conditions(conditions: Mapping[str, Any] | Conditions | None) -> dict[str, Any]:
+    if conditions is None:
+        return {}
+    if isinstance(conditions, Conditions):
+        if conditions.forcings:
+            raise UserError("this model does not take forcings; leave them out")
+        return {**conditions.parameters, **conditions.static}
+    return dict(conditions)
+
+
+def _grid_of(trajectory: Trajectory) -> Grid:
+    if not isinstance(trajectory.space, Grid):
+        raise UserError("this model works on grids; the trajectory's points are scattered")
+    return trajectory.space
+
+
+def _grid_like(own: Grid, shape: Sequence[int]) -> Grid:
+    """A grid of another resolution with the same domain and the same place of points in their cells."""
+    if tuple(shape) == own.shape:
+        return own
+    lower = [span[0] for span in own.extent]
+    offset = [float(p[0] - a) / h for p, a, h in zip(own.positions, lower, own.spacing, strict=True)]
+    positions = tuple(
+        a + (torch.arange(n, dtype=torch.float64) + o) * (length / n)
+        for a, n, o, length in zip(lower, shape, offset, own.lengths, strict=True)
+    )
+    return Grid(positions, own.extent)
+
+
+def _query(at: Tensor | np.ndarray | None, grid: Grid) -> Tensor | None:
+    if at is None:
+        return None
+    points = torch.as_tensor(at).double()
+    if points.dim() == 1 and grid.dimension == 1:
+        points = points[:, None]
+    if points.dim() != 2 or points.shape[-1] != grid.dimension:
+        raise UserError(f"at has shape {tuple(points.shape)}; give points as (P, {grid.dimension})")
+    for axis, (lower, upper) in enumerate(grid.extent):
+        outside = ~((points[:, axis] >= lower) & (points[:, axis] <= upper))
+        if bool(outside.any()):
+            first = int(outside.nonzero()[0, 0])
+            raise UserError(
+                f"point {first} has {AXES[axis]} = {float(points[first, axis]):g}, outside the domain "
+                f"[{lower:g}, {upper:g}]; ask for points inside it"
+            )
+    return points
+
+
+def _span(values: Tensor) -> str:
+    low, high = float(values.min()), float(values.max())
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def simulate_file(
+    run: Path,
+    start: Path,
+    out: Path,
+    *,
+    task: str | None,
+    steps: int | None,
+    times: Sequence[float] | None,
+    parameters: Mapping[str, float],
+) -> None:
+    """`ups simulate`: an `.npz` with `u0` (and static fields by name) in, an `.npz` with values and times out."""
+    if out.exists():
+        raise UserError(f"{out} exists; choose another --out or remove it")
+    try:
+        with np.load(start, allow_pickle=False) as arrays:
+            fields = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{start} is not a readable .npz file ({error}); save the start with numpy.savez(u0=...)") from error
+    u0 = fields.pop("u0", None)
+    result = load(run).rollout(u0, steps, times, {**parameters, **fields}, task=task)
+    arrays = {"values": result.values.numpy(), "times": result.times.numpy(), "channels": np.array(result.channels)}
+    with out.open("wb") as file:
+        np.savez(file, **arrays, warnings=np.array(result.warnings))
+    for note in result.warnings:
+        print(f"warning: {note}")

@@ -1,0 +1,163 @@
+"""Training one model for a run: the operator on all tasks, or an FNO on one task for a given time."""
+
+from __future__ import annotations
+
+import json
+import statistics as numbers
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ups.config.schema import FNOConfig, RunConfig, TrainingConfig
+from ups.data.sources import Source
+from ups.data.statistics import statistics
+from ups.distributed.runtime import Runtime
+from ups.durable import write
+from ups.fields import Batch
+from ups.metrics import nrmse
+from ups.models.propagator import Propagator
+from ups.models.saved import Learned, ModelSpec
+from ups.rollout.predict import read_all, rollout, steady
+from ups.store.fields import FieldStore
+from ups.track.progress import Progress
+from ups.training.trainer import Trainer
+
+VALIDATION = 48
+"""At most so many validation trajectories a task are rolled out to choose a checkpoint."""
+TIMED = 6
+"""Steps of each rollout length that are timed to find an FNO's number of steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A task ready to train on: what the model is told of it, its store, and its validation trajectories."""
+
+    learned: Learned
+    store: FieldStore
+    validation: Batch
+    share: float
+
+
+def prepare(source: Source, share: float, strides: Mapping[int, float], folder: Path) -> Prepared:
+    """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen."""
+    spec = source.spec
+    scales = statistics(source.train, spec)
+    seen = source.train.read(range(len(source.train)), slice(0, 1)).parameters
+    learned = Learned(
+        spec=spec,
+        grid=source.train.grid,
+        statistics=scales,
+        ranges={name: (float(seen[name].min()), float(seen[name].max())) for name in spec.parameters},
+        leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
+    )
+    store = FieldStore.build(folder / spec.name, source.train, learned.normaliser)
+    return Prepared(learned, store, read_all(source.validation, VALIDATION), share)
+
+
+def validator(tasks: Mapping[str, Prepared]) -> Callable[[Propagator], dict[str, float]]:
+    """The validation error of each task: nRMSE of rollouts from the first frame (of the solution, if steady)."""
+
+    def validate(model: Propagator) -> dict[str, float]:
+        errors = {}
+        for name, task in tasks.items():
+            batch = task.validation
+            if task.learned.spec.steady:
+                error = nrmse(steady(model, task.learned, batch), batch.values)
+            else:
+                error = nrmse(rollout(model, task.learned, batch), batch.values[:, 1:])
+            errors[name] = float(error.mean())
+        return errors
+
+    return validate
+
+
+def fit_operator(runtime: Runtime, config: RunConfig, tasks: Mapping[str, Prepared], directory: Path) -> float:
+    """Train the operator model on all tasks; its training seconds."""
+    spec = ModelSpec("spectral", config.operator.model_dump(), tuple(task.learned for task in tasks.values()))
+    trainer = _trainer(runtime, spec, tasks, config.training, config.seed, directory)
+    return _fit(trainer, "training the operator", config.training.steps)
+
+
+def fit_fno(
+    runtime: Runtime, config: RunConfig, name: str, task: Prepared, seconds: float, directory: Path
+) -> tuple[int, float]:
+    """Train an FNO on one task for about `seconds`; its number of steps, which is kept for resuming, and its seconds."""
+    settings: FNOConfig = config.fno[name]
+    spec = ModelSpec(
+        "fno", settings.model_dump(include={"width", "modes", "depth", "padding"}), (task.learned,)
+    )
+    changes: dict[str, Any] = {"batch_size": settings.batch_size}
+    if settings.learning_rate is not None:
+        changes["learning_rate"] = settings.learning_rate
+    training = config.training.model_copy(update=changes)
+    directory.mkdir(parents=True, exist_ok=True)
+    budget = directory / "budget.json"
+    if not budget.exists():
+        rate = _seconds_per_step(runtime, spec, {name: task}, training, config.seed)
+        write(budget, json.dumps({"seconds": seconds, "steps": max(50, int(seconds / rate))}).encode())
+    steps = json.loads(budget.read_text())["steps"]
+    pace = steps / config.training.steps
+    training = training.model_copy(
+        update={
+            "steps": steps,
+            "validate_every": max(1, round(pace * training.validate_every)),
+            "checkpoint_every": max(1, round(pace * training.checkpoint_every)),
+            "warmup": min(training.warmup, steps // 10),
+        }
+    )
+    trainer = _trainer(runtime, spec, {name: task}, training, config.seed, directory)
+    return steps, _fit(trainer, f"training an FNO on {name}", steps)
+
+
+def _trainer(
+    runtime: Runtime,
+    spec: ModelSpec,
+    tasks: Mapping[str, Prepared],
+    training: TrainingConfig,
+    seed: int,
+    directory: Path,
+) -> Trainer:
+    return Trainer(
+        runtime,
+        spec.build(seed),
+        {name: task.store for name, task in tasks.items()},
+        {name: task.share for name, task in tasks.items()},
+        training,
+        seed,
+        directory,
+        {"model": spec.to_dict(), "training": training.model_dump(mode="json"), "seed": seed},
+        validator(tasks),
+    )
+
+
+def _fit(trainer: Trainer, title: str, steps: int) -> float:
+    with Progress(title, total=steps, unit="steps", start=trainer.state.step) as progress:
+        return trainer.fit(progress.update).seconds
+
+
+def _seconds_per_step(
+    runtime: Runtime, spec: ModelSpec, tasks: Mapping[str, Prepared], training: TrainingConfig, seed: int
+) -> float:
+    """The mean over the rollout schedule of the median time of a step, measured on a model that is thrown away."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = _trainer(runtime, spec, tasks, training, seed, Path(folder))
+        ends = [start for start, _ in training.rollout[1:]] + [1.0]
+        mean = 0.0
+        for (start, _), end in zip(training.rollout, ends, strict=True):
+            trainer.state.step = int(start * training.steps) + 1
+            trainer.step()
+            seconds = []
+            for _ in range(TIMED):
+                began = time.perf_counter()
+                trainer.step()
+                if runtime.device.type == "cuda":
+                    torch.cuda.synchronize()
+                seconds.append(time.perf_counter() - began)
+            mean += (end - start) * numbers.median(seconds)
+        trainer.events.close()
+    return mean
