@@ -34,6 +34,11 @@ class Frame:
                 raise UserError(f"{n} points along {AXES[axis]} do not divide into patches of {self.patch}")
 
 
+def axis_modes(modes: int, points: int) -> int:
+    """As many modes as asked for, at most what the latent points resolve."""
+    return min(modes, max(1, points // 2))
+
+
 def resampling(
     source: Float[Tensor, " n"], target: Float[Tensor, " m"], extent: tuple[float, float], periodic: bool
 ) -> Float[Tensor, "m n"]:
@@ -85,7 +90,7 @@ class Geometry:
             return t.to(device=device, dtype=dtype)
 
         pairs = [
-            transforms(p, span, wraps, min(modes, max(1, len(p) // 2)))
+            transforms(p, span, wraps, axis_modes(modes, len(p)))
             for p, span, wraps in zip(latent.positions, latent.extent, periodic, strict=True)
         ]
         return cls(

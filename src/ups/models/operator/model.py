@@ -2,7 +2,8 @@
 
     increment(p) = head( operator( stem(history, static fields), conditions ), p )
 
-The head's last layer starts at zero, so the untrained model predicts no change at all. First and last layers are tables
+The head's last layer starts at zero, so the untrained model predicts no change at all. Where the equation conserves a
+channel's mean, the increment has none, so a rollout keeps it to round-off. First and last layers are tables
 of rows indexed by field name: a new field adds rows and leaves the others as they are.
 """
 
@@ -19,7 +20,7 @@ from torch.nn import functional as F
 
 from ups.fields import Grid, TaskSpec
 from ups.models.conditions import ConditionEmbedding
-from ups.models.geometry import Frame, Geometry, cell_offsets, wall_factor
+from ups.models.geometry import Frame, Geometry, axis_modes, cell_offsets, wall_factor
 from ups.models.interpolation import apply_along, interpolate
 from ups.models.operator.spectral import SpectralBlock, basis_name
 
@@ -120,12 +121,17 @@ class OperatorModel(nn.Module):
         self.tasks = {task.name: task for task in tasks}
         self.frames = dict(frames)
         self.modes = modes
-        bases = {basis_name(a, wraps) for t in tasks for a, wraps in enumerate(t.boundary.periodic)}
+        bases: dict[str, int] = {}
+        for task in tasks:
+            frame = frames[task.name]
+            for axis, wraps in enumerate(task.boundary.periodic):
+                name = basis_name(axis, wraps)
+                bases[name] = max(bases.get(name, 0), axis_modes(modes, frame.grid.shape[axis] // frame.patch))
         names = {name for task in tasks for name in condition_names(task)}
         self.stem = Stem(self.tasks, self.frames, width)
         self.conditions = ConditionEmbedding(names, conditions)
         self.blocks = nn.ModuleList(
-            SpectralBlock(width, modes, sorted(bases), conditions, expansion) for _ in range(depth)
+            SpectralBlock(width, bases, conditions, expansion) for _ in range(depth)
         )
         self.head = Head(self.tasks, width, head)
         self._geometries: dict[tuple, Geometry] = {}
@@ -161,17 +167,38 @@ class OperatorModel(nn.Module):
         features = self.head.inner(x)
         local = torch.cat([history[:, -1], static], -1)
         if query is None:
+            whole = self._on_grid(task, features, local, geometry)
+            return whole - drift(spec, whole)
+        out = self._at_points(task, features, local, geometry, grid, query)
+        if spec.invariants:
+            out = out - drift(spec, self._on_grid(task, features, local, geometry)).flatten(1, -2)
+        return out
+
+    def _on_grid(self, task: str, features: Tensor, local: Tensor, geometry: Geometry) -> Float[Tensor, "B *space C"]:
+        if geometry.frame.patch > 1 or geometry.resample is not None:
             for axis, matrix in enumerate(geometry.decode):
-                if frame.patch > 1 or geometry.resample is not None:
-                    features = apply_along(matrix, features, axis)
-            out = self.head(task, features, geometry.offsets, local, spec.dimension)
-            return out if geometry.wall_factor is None else out * geometry.wall_factor
-        periodic = spec.boundary.periodic
-        features = interpolate(features, geometry.latent, periodic, query, 1)
-        local = interpolate(local, grid, periodic, query, 3)
-        out = self.head(task, features, cell_offsets(geometry.latent, query).to(features), local, spec.dimension)
-        factor = wall_factor(spec.boundary, frame.grid.extent, query)
+                features = apply_along(matrix, features, axis)
+        out = self.head(task, features, geometry.offsets, local, self.tasks[task].dimension)
+        return out if geometry.wall_factor is None else out * geometry.wall_factor
+
+    def _at_points(
+        self, task: str, features: Tensor, local: Tensor, geometry: Geometry, grid: Grid, query: Tensor
+    ) -> Float[Tensor, "B P C"]:
+        boundary = self.tasks[task].boundary
+        features = interpolate(features, geometry.latent, boundary.periodic, query, 1)
+        local = interpolate(local, grid, boundary.periodic, query, 3)
+        out = self.head(task, features, cell_offsets(geometry.latent, query).to(features), local, grid.dimension)
+        factor = wall_factor(boundary, grid.extent, query)
         return out if factor is None else out * factor.to(out)[:, None]
+
+
+def drift(task: TaskSpec, increment: Float[Tensor, "B *space C"]) -> Float[Tensor, "B *ones C"] | float:
+    """The mean change of channels whose mean the equation conserves: what has to be taken off again."""
+    conserved = {invariant.channel for invariant in task.invariants}
+    if not conserved:
+        return 0.0
+    mean = increment.mean(dim=tuple(range(1, increment.dim() - 1)), keepdim=True)
+    return mean * mean.new_tensor([float(name in conserved) for name in task.channel_names])
 
 
 def fixed_conditions(task: TaskSpec, frame: Frame) -> dict[str, float]:

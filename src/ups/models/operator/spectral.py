@@ -12,7 +12,7 @@ Weights belong to an axis and a basis: a kernel shared by x and y could not tell
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float
@@ -61,11 +61,12 @@ def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) ->
 class SpectralBlock(nn.Module):
     """One residual block on latents of any dimension."""
 
-    def __init__(self, width: int, modes: int, bases: Sequence[str], conditions: int, expansion: float) -> None:
+    def __init__(self, width: int, bases: Mapping[str, int], conditions: int, expansion: float) -> None:
+        """`bases`: the modes of each axis and basis the tasks use, such as {"x_periodic": 32}."""
         super().__init__()
         hidden = int(expansion * width)
         self.spectral = nn.ParameterDict()
-        for name in sorted(bases):
+        for name, modes in sorted(bases.items()):
             rows = width if name.endswith("periodic") else 2 * width
             self.spectral[name] = nn.Parameter(torch.randn(modes, rows, 2 * width) / math.sqrt(2 * rows))
         axes = sorted({name.split("_")[0] for name in bases})
@@ -79,7 +80,7 @@ class SpectralBlock(nn.Module):
         nn.init.zeros_(self.modulation.bias)
 
     def mix(self, h: Float[Tensor, "B *space D"], geometry: Geometry) -> Float[Tensor, "B *space D"]:
-        total = torch.zeros_like(h)
+        parts = []
         for axis, periodic in enumerate(geometry.frame.boundary.periodic):
             analysis, synthesis = geometry.analysis[axis], geometry.synthesis[axis]
             moved = h.movedim(axis + 1, 0)
@@ -87,8 +88,8 @@ class SpectralBlock(nn.Module):
             weight = self.spectral[basis_name(axis, periodic)]
             mixed = (mix_periodic if periodic else mix_bounded)(weight, coefficients)
             back = synthesis @ mixed.reshape(len(analysis), -1)
-            total = total + back.view(moved.shape).movedim(0, axis + 1)
-        return total
+            parts.append(back.view(moved.shape).movedim(0, axis + 1))
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def forward(
         self, x: Float[Tensor, "B *space D"], conditions: Float[Tensor, "B E"], geometry: Geometry

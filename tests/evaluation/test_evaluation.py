@@ -1,0 +1,105 @@
+"""The numbers of metrics.json against hand values, and solvers beside the model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ups.equations import Advection, Burgers, Darcy
+from ups.evaluation.scores import score
+from ups.evaluation.solver import compare
+from ups.fields import Batch, Boundary, Channel, Invariant, TaskSpec
+from ups.rollout.predict import on_grid
+from ups.rollout.roll_out import start_history
+
+WAVES = TaskSpec(
+    "waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, dt=0.1, invariants=(Invariant("u"),)
+)
+
+
+def test_scores_of_two_hand_computed_trajectories() -> None:
+    """Truth ±1 and ±2; the model is off by 0.1 and 0.4 everywhere, persistence by 1 and 1."""
+    truth = torch.tensor([[1.0, -1.0, 1.0, -1.0], [2.0, -2.0, 2.0, -2.0]]).view(2, 1, 4, 1)
+    model = truth + torch.tensor([0.1, 0.4]).view(2, 1, 1, 1)
+    result = score(WAVES, {"model": model, "persistence": truth + 1}, truth, torch.tensor([0.1]), 0, 400)
+    assert result["nrmse"]["model"] == pytest.approx((0.1 + 0.2) / 2)
+    assert result["nrmse"]["persistence"] == pytest.approx((1 + 0.5) / 2)
+    assert result["nrmse_median"]["model"] == pytest.approx(0.15)
+    assert result["nrmse_pooled"]["model"] == pytest.approx(((0.01 + 0.16) / (1 + 4)) ** 0.5)
+    assert result["vrmse"]["model"] == pytest.approx((0.1 + 0.2) / 2)
+    assert result["max_error"]["model"] == pytest.approx(0.25)
+    assert result["conserved_rmse"]["model"] == pytest.approx(0.25)
+    assert result["boundary_rmse"]["model"] == pytest.approx(0.25)
+    # Two samples: a resample is one of the two or both, so the ends are the samples themselves.
+    assert result["nrmse"]["ci95"] == pytest.approx([0.1, 0.2])
+    assert result["nrmse_median"]["ci95"] == pytest.approx([0.1, 0.2])
+
+
+def test_a_prediction_that_is_not_a_number_scores_null() -> None:
+    truth = torch.ones(2, 1, 4, 1)
+    result = score(WAVES, {"model": truth * torch.nan}, truth, torch.tensor([0.1]), 0, 100)
+    assert result["nrmse"]["model"] is None
+    assert result["nrmse"]["ci95"] == [None, None]
+
+
+class Solved:
+    def __init__(self, equation: Advection | Burgers | Darcy, count: int) -> None:
+        self.batch = equation.solve(0, range(count))
+        self.task, self.channels, self.grid = equation.name, equation.channels, equation.grid
+        self.times, self.boundary = equation.times, equation.boundary
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def read(self, indices, frames: slice) -> Batch:  # noqa: ANN001
+        assert list(indices) == list(range(len(self))) and frames == slice(None)
+        return self.batch
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        Advection(points=64, beta=0.4, frames=6, duration=0.5),
+        Burgers(points=64, nu=0.05, frames=6, duration=0.5),
+        Darcy(points=64),
+    ],
+    ids=lambda e: e.name,
+)
+def test_a_coarser_solver_is_less_exact(equation: Advection | Burgers | Darcy) -> None:
+    found = compare([(equation, Solved(equation, 8))], model_nrmse=1.0, model_seconds=0.0, training_seconds=10.0)
+    errors = [row.nrmse for row in found.rows]
+    assert [row.points for row in found.rows] == [64, 32, 16, 8]
+    assert errors == sorted(errors)
+    assert errors[0] < 0.02
+    assert errors[-1] > 3 * errors[0]
+
+
+def test_breakeven_is_training_over_what_a_simulation_saves() -> None:
+    equation = Darcy(points=32)
+    data = [(equation, Solved(equation, 4))]
+    found = compare(data, model_nrmse=1.0, model_seconds=0.0, training_seconds=10.0)
+    assert found.equal is not None
+    cheapest = found.rows[found.equal]
+    assert cheapest.seconds == min(row.seconds for row in found.rows)
+    assert found.breakeven == pytest.approx(10.0 / cheapest.seconds)
+    assert compare(data, 1.0, model_seconds=1e3, training_seconds=10.0).breakeven is None
+    exact = compare(data, model_nrmse=0.0, model_seconds=0.0, training_seconds=10.0)
+    assert exact.equal is None or exact.rows[exact.equal].nrmse == 0.0
+
+
+def test_a_single_frame_is_repeated_to_fill_the_history() -> None:
+    frames = torch.arange(6.0).view(1, 3, 2, 1)
+    assert torch.equal(start_history(frames, 2), frames[:, 1:])
+    assert torch.equal(start_history(frames[:, :1], 3), frames[:, :1].expand(-1, 3, -1, -1))
+
+
+def test_fields_move_between_grids_by_cubics() -> None:
+    coarse, fine = Darcy(points=16).grid, Darcy(points=48).grid
+
+    def wave(grid) -> torch.Tensor:  # noqa: ANN001
+        x, y = grid.points().T
+        return (torch.sin(2 * x) * torch.cos(y)).view(1, *grid.shape, 1)
+
+    assert torch.allclose(on_grid(wave(coarse), coarse, fine, (False, False)), wave(fine), atol=1e-4)
+
+

@@ -1,0 +1,72 @@
+"""Tables that the operator is made of, against functions known in closed form."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ups.fields import Grid
+from ups.models.bases import cell_widths, transforms
+from ups.models.interpolation import apply_along, axis_matrix, interpolate
+
+SPAN = (0.0, 2.0)
+
+
+def test_a_band_limited_periodic_field_survives_analysis_and_synthesis() -> None:
+    x = Grid.cell_centred((24,), (SPAN,)).positions[0]
+    theta = math.pi * x
+    u = 0.7 + torch.cos(2 * theta) - 0.4 * torch.sin(5 * theta)
+    analysis, synthesis = transforms(x, SPAN, True, 8)
+    assert torch.allclose(synthesis @ (analysis @ u), u, rtol=0, atol=1e-13)
+    coefficients = analysis @ u
+    assert coefficients[[0, 2, 8 + 5]].tolist() == pytest.approx([0.7, 1.0, -0.4])
+
+
+def test_half_waves_on_a_bounded_axis_have_the_coefficients_of_their_series() -> None:
+    x = Grid.cell_centred((64,), (SPAN,)).positions[0]
+    theta = math.pi * x / 2
+    analysis, _ = transforms(x, SPAN, False, 8)
+    assert (analysis @ torch.cos(3 * theta))[:8].tolist() == pytest.approx([0, 0, 0, 1, 0, 0, 0, 0], abs=1e-12)
+    assert (analysis @ torch.sin(2 * theta))[8:].tolist() == pytest.approx([0, 1, 0, 0, 0, 0, 0, 0], abs=1e-12)
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+def test_quadrature_weights_fill_the_axis(periodic: bool) -> None:
+    for grid in (Grid.cell_centred((10,), (SPAN,)), Grid.nodal((10,), (SPAN,))):
+        widths = cell_widths(grid.positions[0], SPAN, periodic)
+        assert float(widths.sum()) == pytest.approx(2.0)
+        assert bool((widths > 0).all())
+
+
+def test_cubics_are_interpolated_exactly_also_towards_the_walls() -> None:
+    x = Grid.cell_centred((12,), (SPAN,)).positions[0]
+    q = torch.tensor([0.0, 0.03, 0.9, 1.7, 2.0], dtype=torch.float64)
+
+    def cubic(v: torch.Tensor) -> torch.Tensor:
+        return 1 - v + 0.5 * v**2 - 0.3 * v**3
+
+    assert torch.allclose(axis_matrix(x, SPAN, False, q, 3) @ cubic(x), cubic(q), rtol=0, atol=1e-12)
+
+
+def test_periodic_interpolation_wraps_and_converges_with_fourth_order() -> None:
+    def error(n: int) -> float:
+        x = Grid.cell_centred((n,)).positions[0]
+        q = torch.linspace(0, 1, 97, dtype=torch.float64)
+        u = torch.sin(2 * math.pi * x)
+        return float((axis_matrix(x, (0.0, 1.0), True, q, 3) @ u - torch.sin(2 * math.pi * q)).abs().max())
+
+    assert math.log2(error(16) / error(32)) == pytest.approx(4.0, abs=0.2)
+
+
+def test_scattered_points_give_what_matrices_along_the_axes_give() -> None:
+    grid = Grid.cell_centred((8, 6))
+    values = torch.randn(2, 8, 6, 3, dtype=torch.float64)
+    target = Grid.nodal((5, 7))
+    whole = values
+    for axis, wraps in enumerate((True, False)):
+        matrix = axis_matrix(grid.positions[axis], grid.extent[axis], wraps, target.positions[axis], 3)
+        whole = apply_along(matrix, whole, axis)
+    points = interpolate(values, grid, (True, False), target.points(), 3)
+    assert torch.allclose(points, whole.flatten(1, 2), rtol=0, atol=1e-13)

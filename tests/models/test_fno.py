@@ -1,0 +1,88 @@
+"""The FNO baseline, and models rebuilt from what a checkpoint says of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from ups.data.statistics import Scale, Statistics
+from ups.errors import UserError
+from ups.fields import Boundary, Channel, Grid, TaskSpec
+from ups.models.baselines.fno import FNO, SpectralConvolution
+from ups.models.saved import Learned, ModelSpec
+
+WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 16, parameters=("beta",), dt=0.1)
+FLOW = TaskSpec("flow", 2, (Channel("p"),), Boundary.all("value", 2), 1 / 8, static=("a",), steady=True)
+
+
+def given(task: TaskSpec, n: int) -> tuple:
+    grid = Grid.cell_centred((n,) * task.dimension)
+    history = torch.randn(2, 1, *grid.shape, 1)
+    static = torch.randn(2, *grid.shape, len(task.static))
+    conditions = {"parameter_beta": torch.rand(2), "rms_u": torch.rand(2), "lead": torch.full((2,), 0.1)}
+    return task.name, history, static, conditions, grid
+
+
+@pytest.mark.parametrize("task", [WAVES, FLOW], ids=lambda t: t.name)
+def test_an_untrained_fno_changes_nothing_and_learns_with_every_parameter(task: TaskSpec) -> None:
+    torch.manual_seed(0)
+    network = FNO(task, width=8, modes=4, depth=2, padding=3)
+    assert not network(*given(task, 16)).any()
+    torch.nn.init.normal_(network.project[-1].weight)
+    network(*given(task, 16)).square().sum().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+
+
+def test_a_spectral_convolution_keeps_low_modes_and_drops_the_rest() -> None:
+    layer = SpectralConvolution(1, 4, 1)
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.weight[..., 0] = 1.0  # multiply by one
+    x = torch.arange(32) / 32 * 2 * torch.pi
+    low, high = torch.cos(3 * x), torch.cos(4 * x)
+    assert torch.allclose(layer((low + high)[None, None])[0, 0], low, atol=1e-5)
+
+
+def test_the_same_weights_serve_a_finer_grid() -> None:
+    torch.manual_seed(0)
+    network = FNO(FLOW, width=8, modes=4, depth=2, padding=3)
+    assert network(*given(FLOW, 24)).shape == (2, 24, 24, 1)
+
+
+def learned() -> Learned:
+    scale = Scale(0.1, 0.8, 0.9, (0.2, 0.3))
+    statistics = Statistics("waves", 10, 0.1, (1, 2), {"u": scale})
+    return Learned(WAVES, Grid.cell_centred((32,)), statistics, {"beta": (0.1, 1.0)}, (0.1,))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ModelSpec("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0}, (learned(),)),
+        ModelSpec("spectral", {"width": 8, "depth": 1, "modes": 4}, (learned(),)),
+    ],
+    ids=lambda s: s.architecture,
+)
+def test_a_model_is_rebuilt_from_json_alone(spec: ModelSpec) -> None:
+    again = ModelSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
+    first, second = spec.build(3).state_dict(), again.build(3).state_dict()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert again.tasks[0].spec == WAVES
+    assert again.tasks[0].grid.same_as(spec.tasks[0].grid)
+
+
+def test_building_a_model_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    ModelSpec("spectral", {"width": 8, "depth": 1, "modes": 4}, (learned(),)).build(1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_an_unknown_architecture_is_refused() -> None:
+    with pytest.raises(UserError, match="spectral or fno"):
+        ModelSpec("transformer", {}, (learned(),)).build()

@@ -1,0 +1,198 @@
+"""The operator model: persistence before training, shifts, walls, any points, any resolution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from ups.errors import UserError
+from ups.fields import Boundary, Channel, Grid, Side, TaskSpec
+from ups.models.geometry import Frame, resampling
+from ups.models.operator.model import OperatorModel
+from ups.models.propagator import Propagator
+
+PERIODIC, WALLS = Boundary.all("periodic", 1), Boundary.all("value", 2, (0.0,))
+WAVES = TaskSpec("waves", 1, (Channel("u"),), PERIODIC, 1 / 16, parameters=("beta",), dt=0.1)
+FLOW = TaskSpec("flow", 2, (Channel("p"),), WALLS, 1 / 8, static=("a",), steady=True)
+TANK = TaskSpec(
+    "tank",
+    2,
+    (Channel("vx", vector="v"), Channel("vy", vector="v")),
+    Boundary(((Side("periodic"), Side("periodic")), (Side("reflecting"), Side("open")))),
+    1 / 8,
+    history=2,
+    dt=0.1,
+)
+TASKS = (WAVES, FLOW, TANK)
+FRAMES = {
+    "waves": Frame(Grid.cell_centred((32,)), WAVES.boundary, 2),
+    "flow": Frame(Grid.cell_centred((16, 16)), FLOW.boundary, 2),
+    "tank": Frame(Grid.cell_centred((16, 16)), TANK.boundary, 2),
+}
+SCALES = {
+    "waves": (torch.tensor([0.1, 0.2]), torch.tensor([[0.5], [0.9]])),
+    "tank": (torch.tensor([0.1]), torch.tensor([[0.5, 0.5]])),
+}
+
+
+def model(trained: bool, seed: int = 0) -> Propagator:
+    """Untrained as built; "trained" fills every parameter that starts at zero, so that nothing is hidden by zeros."""
+    torch.manual_seed(seed)
+    network = OperatorModel(TASKS, FRAMES, width=12, depth=2, modes=8, head=10, conditions=8)
+    propagator = Propagator(network, TASKS, SCALES).double()
+    if trained:
+        for parameter in propagator.parameters():
+            if not parameter.detach().any():
+                torch.nn.init.normal_(parameter, std=0.3)
+    return propagator
+
+
+def inputs(task: TaskSpec, batch: int = 3, shape: tuple[int, ...] | None = None) -> dict:
+    torch.manual_seed(7)
+    grid = FRAMES[task.name].grid if shape is None else Grid.cell_centred(shape)
+    return {
+        "task": task.name,
+        "history": torch.randn(batch, task.history, *grid.shape, len(task.channels), dtype=torch.float64),
+        "static": torch.randn(batch, *grid.shape, len(task.static), dtype=torch.float64),
+        "parameters": {name: torch.rand(batch, dtype=torch.float64) + 0.1 for name in task.parameters},
+        "lead": None if task.steady else torch.full((batch,), 0.1, dtype=torch.float64),
+        "grid": grid,
+    }
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.name)
+def test_the_untrained_model_is_persistence(task: TaskSpec) -> None:
+    given = inputs(task)
+    assert torch.equal(model(trained=False)(**given), given["history"][:, -1])
+
+
+def test_the_untrained_model_interpolates_at_points_and_nothing_more() -> None:
+    given = inputs(WAVES)
+    points = given["grid"].points()[[3, 10]]
+    at_points = model(trained=False)(**given, query=points)
+    assert torch.allclose(at_points, given["history"][:, -1][:, [3, 10]], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("shift", [2, 6, 30])
+def test_shifts_by_the_patch_commute_on_a_periodic_axis(shift: int) -> None:
+    step, given = model(trained=True), inputs(WAVES)
+    moved = given | {"history": given["history"].roll(shift, 2)}
+    # Round-off of sums over 12 channels and 16 modes in float64, through two blocks.
+    assert torch.allclose(step(**moved), step(**given).roll(shift, 1), rtol=0, atol=1e-12)
+
+
+def test_shifts_commute_along_the_periodic_axis_of_a_tank_and_not_across_it() -> None:
+    step, given = model(trained=True), inputs(TANK)
+    along = given | {"history": given["history"].roll(4, 2)}
+    across = given | {"history": given["history"].roll(4, 3)}
+    assert torch.allclose(step(**along), step(**given).roll(4, 1), rtol=0, atol=1e-12)
+    assert not torch.allclose(step(**across), step(**given).roll(4, 2), rtol=0, atol=1e-3)
+
+
+def test_x_and_y_have_weights_of_their_own() -> None:
+    step, given = model(trained=True), inputs(FLOW)
+    turned = given | {"static": given["static"].transpose(1, 2)}
+    assert not torch.allclose(step(**turned), step(**given).transpose(1, 2), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.name)
+def test_points_on_the_grid_give_what_the_whole_grid_gives(task: TaskSpec) -> None:
+    step, given = model(trained=True), inputs(task)
+    whole = step(**given)
+    points = step(**given, query=given["grid"].points())
+    assert torch.allclose(points, whole.flatten(1, -2), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.name)
+def test_values_between_grid_points_are_continuous(task: TaskSpec) -> None:
+    step, given = model(trained=True), inputs(task)
+    points = torch.rand(20, task.dimension, dtype=torch.float64) * 0.9 + 0.05
+    near = step(**given, query=points + 1e-7)
+    assert torch.allclose(step(**given, query=points), near, rtol=0, atol=1e-3)
+
+
+def test_a_solution_vanishes_on_walls_of_prescribed_zero() -> None:
+    step, given = model(trained=True), inputs(FLOW)
+    zero = given | {"history": torch.zeros_like(given["history"])}
+    walls = torch.tensor([[0.0, 0.3], [1.0, 0.7], [0.5, 0.0], [0.2, 1.0]], dtype=torch.float64)
+    assert torch.equal(step(**zero, query=walls), torch.zeros(3, 4, 1, dtype=torch.float64))
+
+
+def test_parameters_lead_time_and_static_fields_are_heard() -> None:
+    step = model(trained=True)
+    waves, flow = inputs(WAVES), inputs(FLOW)
+    base = step(**waves)
+    assert not torch.allclose(step(**waves | {"parameters": {"beta": waves["parameters"]["beta"] * 2}}), base, atol=1e-4)
+    assert not torch.allclose(step(**waves | {"lead": waves["lead"] * 2}), base, atol=1e-4)
+    assert not torch.allclose(step(**flow | {"static": -flow["static"]}), step(**flow), atol=1e-4)
+
+
+def test_a_finer_input_of_the_same_cells_gives_the_same_latents() -> None:
+    """Averaging block-constant fields gives the coarse field back, so values at the same points agree."""
+    step, given = model(trained=True), inputs(FLOW)
+    fine = inputs(FLOW, shape=(32, 32))
+    fine["history"] = torch.zeros(3, 1, 32, 32, 1, dtype=torch.float64)
+    given["history"] = torch.zeros_like(given["history"])
+    given["static"] = torch.ones_like(given["static"])
+    fine["static"] = torch.ones_like(fine["static"])
+    points = torch.rand(9, 2, dtype=torch.float64)
+    assert torch.allclose(step(**fine, query=points), step(**given, query=points), rtol=0, atol=1e-12)
+
+
+def test_resampling_keeps_the_mean_of_a_finer_field() -> None:
+    for periodic in (True, False):
+        fine, coarse = Grid.cell_centred((48,)).positions[0], Grid.cell_centred((16,)).positions[0]
+        matrix = resampling(fine, coarse, (0.0, 1.0), periodic)
+        values = torch.randn(48, dtype=torch.float64)
+        assert torch.allclose(matrix @ values, values.view(16, 3).mean(1), rtol=0, atol=1e-14)
+
+
+def test_nodes_are_averaged_over_their_own_cells() -> None:
+    """Points at i/n: a coarse node's cell spans half of each fine neighbour's."""
+    fine, coarse = Grid.nodal((8,)).positions[0], Grid.nodal((4,)).positions[0]
+    matrix = resampling(fine, coarse, (0.0, 1.0), False)
+    expected = torch.tensor([0, 0.25, 0.5, 0.25, 0, 0, 0, 0], dtype=torch.float64)
+    assert torch.allclose(matrix[1], expected, rtol=0, atol=1e-14)
+    assert torch.allclose(matrix.sum(1), torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+def test_another_domain_is_refused() -> None:
+    given = inputs(WAVES) | {"grid": Grid.cell_centred((32,), ((0.0, 2.0),))}
+    with pytest.raises(UserError, match=r"spans .* trained on"):
+        model(trained=False)(**given)
+
+
+def test_points_that_do_not_fill_patches_are_refused() -> None:
+    with pytest.raises(UserError, match="do not divide into patches"):
+        Frame(Grid.cell_centred((30,)), PERIODIC, 4)
+
+
+def test_a_sample_of_twice_the_size_is_scaled_by_its_own_rms() -> None:
+    """With the rms condition held fixed the step would be homogeneous; what remains is that condition's effect."""
+    step, given = model(trained=True), inputs(WAVES)
+    rows = step.network.conditions.rows["rms_u"]
+    torch.nn.init.zeros_(rows)
+    double = given | {"history": 2 * given["history"]}
+    assert torch.allclose(step(**double), 2 * step(**given), rtol=1e-12, atol=1e-12)
+
+
+def test_step_scales_follow_the_strides() -> None:
+    step = model(trained=False)
+
+    def scale(lead: float) -> Tensor:
+        return step.step_scale("waves", torch.tensor([lead], dtype=torch.float64))[0, 0]
+
+    assert scale(0.1) == pytest.approx(0.5)
+    assert scale(0.2) == pytest.approx(0.9)
+    assert scale(0.1 * 2**0.5) == pytest.approx((0.5 * 0.9) ** 0.5)  # half-way in log Δ
+    assert scale(0.05) == pytest.approx(0.25)  # proportional to Δ below the first stride
+    assert scale(0.8) == pytest.approx(0.9)  # and no larger than the last above it
+
+
+def test_components_of_a_vector_share_their_scale() -> None:
+    step = model(trained=False)
+    history = torch.zeros(1, 2, 16, 16, 2, dtype=torch.float64)
+    history[..., 0] = 3.0
+    scale = step.sample_scale(TANK, history)
+    assert scale[0].tolist() == pytest.approx([(9 / 2) ** 0.5] * 2)

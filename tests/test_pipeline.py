@@ -1,0 +1,185 @@
+"""From one command to a report: the whole run, its resumption, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import pytest
+from conftest import SMALLER
+
+from ups import pipeline
+from ups.errors import UserError
+
+VIEWS = {"advection": ["one_step", "rollout"], "burgers": ["one_step", "rollout"], "darcy": ["one_step"]}
+
+
+def ups(*arguments: str, cwd: Path, **options) -> subprocess.CompletedProcess[str]:  # noqa: ANN003
+    return subprocess.run(
+        [sys.executable, "-m", "ups", *arguments], cwd=cwd, capture_output=True, text=True, timeout=200, **options
+    )
+
+
+def test_a_finished_run_has_everything_in_its_directory(finished_run: Path) -> None:
+    metrics = json.loads((finished_run / "metrics.json").read_text())
+    assert metrics["state"] == "finished" and metrics["name"] == "quickstart"
+    assert {"data", "train", "evaluate"} <= metrics["seconds"].keys()
+    assert {task: list(views) for task, views in metrics["tasks"].items()} == VIEWS
+    for views in metrics["tasks"].values():
+        for measured in views.values():
+            for name, entry in measured.items():
+                assert entry.keys() == {"model", "persistence", "fno", "ci95"}, name
+            low, high = measured["nrmse"]["ci95"]
+            assert low <= measured["nrmse"]["model"] <= high
+    assert metrics["training"]["fno_darcy"]["step"] >= 50
+    for file in ("config.yaml", "env.json", "events.jsonl", "outcome.json", "report.html"):
+        assert (finished_run / file).stat().st_size > 0
+    page = (finished_run / "report.html").read_text()
+    assert all(task in page for task in VIEWS)
+    assert "ups run quickstart" in page
+
+
+def test_a_finished_run_is_not_done_again(finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (finished_run / "metrics.json").stat().st_mtime_ns
+    assert pipeline.run("quickstart", SMALLER, finished_run.parent) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert (finished_run / "metrics.json").stat().st_mtime_ns == before
+
+
+def test_a_run_directory_of_another_config_is_refused_and_kept(finished_run: Path) -> None:
+    before = (finished_run / "metrics.json").read_bytes()
+    with pytest.raises(UserError, match=r"belongs to another configuration \(operator.width differs\)"):
+        pipeline.run("quickstart", [*SMALLER, "operator.width=16"], finished_run.parent)
+    assert (finished_run / "metrics.json").read_bytes() == before
+
+
+def test_evaluating_and_reporting_again_gives_the_same_numbers(finished_run: Path) -> None:
+    before = json.loads((finished_run / "metrics.json").read_text())["tasks"]
+    assert pipeline.evaluate(finished_run)["tasks"] == before
+    assert pipeline.report(finished_run).is_file()
+
+
+def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_numbers(
+    finished_run: Path, tmp_path: Path
+) -> None:
+    """Interrupted in training; the model's metrics are then equal to the last digit (the FNOs' budgets are in seconds)."""
+    command = [sys.executable, "-m", "ups", "run", "quickstart", *SMALLER]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment)
+    events = tmp_path / "runs" / "quickstart" / "events.jsonl"
+    deadline = time.monotonic() + 120
+    while not (events.exists() and b'"step"' in events.read_bytes()):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == pipeline.STOPPED, output
+    assert "is saved in" in output and "start the same command again" in output
+    again = ups("run", "quickstart", *SMALLER, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    resumed = json.loads((tmp_path / "runs" / "quickstart" / "metrics.json").read_text())
+    whole = json.loads((finished_run / "metrics.json").read_text())
+    for task, views in whole["tasks"].items():
+        for view, measured in views.items():
+            for name, entry in measured.items():
+                assert resumed["tasks"][task][view][name]["model"] == entry["model"], (task, view, name)
+
+
+def test_a_run_directory_in_use_is_refused(finished_run: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    folder = tmp_path / "runs" / "quickstart"
+    folder.mkdir(parents=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="in use by another process"):
+            pipeline.run("quickstart", SMALLER, tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("operator.widht=9", "operator.width"),
+        ("training.steps=many", "training.steps"),
+        ("tasks.advection.make.equation=advektion", "advection"),
+        ("tasks.advection.make.values.gamma=[1.0]", "gamma"),
+        ("runtime.device=cuda", "no GPU"),
+    ],
+)
+def test_mistakes_in_the_config_are_one_sentence_and_exit_2(tmp_path: Path, override: str, sentence: str) -> None:
+    result = ups("run", "quickstart", *SMALLER, override, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ") and sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def files_config(folder: Path, train: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(
+        f"name: mine\ntasks: {{burgers: {{files: {{train: [{train}]}}}}}}\noperator: {{width: 8, depth: 1, modes: 4}}\n"
+        "training: {steps: 4, batch_size: 4, validate_every: 4, checkpoint_every: 4}\nruntime: {threads: 1}\n"
+        f"data: {{root: {folder}}}\nevaluation: {{resamples: 100}}\n"
+    )
+    return path
+
+
+@pytest.fixture
+def burgers_file(finished_run: Path, tmp_path: Path) -> Path:
+    original = finished_run / "data" / "1D_Burgers_Sols_Nu0.01.hdf5"
+    path = tmp_path / original.name
+    path.write_bytes(original.read_bytes())
+    return path
+
+
+def test_files_of_the_published_layout_train_too(burgers_file: Path, tmp_path: Path) -> None:
+    assert pipeline.run(str(files_config(tmp_path, burgers_file.name)), [], tmp_path / "runs") == 0
+    metrics = json.loads((tmp_path / "runs" / "mine" / "metrics.json").read_text())
+    assert metrics["tasks"]["burgers"]["rollout"]["nrmse"].keys() == {"model", "persistence", "ci95"}
+
+
+def test_nan_in_a_file_is_named_with_file_sample_and_channel(burgers_file: Path, tmp_path: Path) -> None:
+    with h5py.File(burgers_file, "r+") as file:
+        file["tensor"][7, 3, 5] = float("nan")
+    with pytest.raises(UserError, match=r"Nu0.01.hdf5: sample 7 has NaN .* channel 'u'"):
+        pipeline.run(str(files_config(tmp_path, burgers_file.name)), [], tmp_path / "runs")
+
+
+def test_a_truncated_a_foreign_and_a_missing_file_are_named(burgers_file: Path, tmp_path: Path) -> None:
+    whole = burgers_file.read_bytes()
+    burgers_file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="Nu0.01.hdf5"):
+        pipeline.run(str(files_config(tmp_path, burgers_file.name)), ["name=a"], tmp_path / "runs")
+    with h5py.File(tmp_path / "foreign.hdf5", "w") as file:
+        file["something"] = [1, 2, 3]
+    with pytest.raises(UserError, match=r"foreign.hdf5.*tensor"):
+        pipeline.run(str(files_config(tmp_path, "foreign.hdf5")), ["name=b"], tmp_path / "runs")
+    with pytest.raises(UserError, match=r"gone.hdf5 is not there"):
+        pipeline.run(str(files_config(tmp_path, "gone.hdf5")), ["name=c"], tmp_path / "runs")
+
+
+def test_a_test_file_that_was_trained_on_is_refused(finished_run: Path, tmp_path: Path) -> None:
+    data = finished_run / "data" / "2D_DarcyFlow_beta1.0_Train.hdf5"
+    path = tmp_path / "leak.yaml"
+    path.write_text(
+        f"name: leak\ntasks: {{darcy: {{files: {{train: [{data}], validation: 5, test: {{darcy: {data}}}}}}}}}\n"
+    )
+    with pytest.raises(UserError, match="train"):
+        pipeline.run(str(path), [], tmp_path / "runs")
+
+
+def test_a_task_defined_in_yaml_needs_no_change_of_the_package(burgers_file: Path, tmp_path: Path) -> None:
+    """Published files of a task the package does not know: defined beside the data, read, trained, evaluated."""
+    with h5py.File(burgers_file, "r+") as file:
+        file.attrs["equation"] = "shock_tube"
+    path = files_config(tmp_path, burgers_file.name)
+    define = "define: {dimension: 1, channels: [w], boundary: periodic, latent_spacing: 0.03125, parameters: [nu], dt: 0.05}"
+    path.write_text(path.read_text().replace("burgers: {files", f"shock_tube: {{{define}, files"))
+    assert pipeline.run(str(path), ["name=own"], tmp_path / "runs") == 0
+    metrics = json.loads((tmp_path / "runs" / "own" / "metrics.json").read_text())
+    assert list(metrics["tasks"]) == ["shock_tube"]

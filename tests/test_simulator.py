@@ -1,0 +1,175 @@
+"""The simulator a user holds: any points, any times, differentiable, and honest about what it has not seen."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ups
+from ups.data.statistics import Scale, Statistics
+from ups.equations import Advection
+from ups.errors import UserError
+from ups.fields import Boundary, Channel, Conditions, Grid, TaskSpec, Trajectory
+from ups.models.saved import Learned, ModelSpec
+from ups.simulator import Simulator, simulate_file
+
+WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, parameters=("beta",), dt=0.1)
+FLOW = TaskSpec("flow", 2, (Channel("p"),), Boundary.all("value", 2), 1 / 4, static=("a",), steady=True)
+
+
+@pytest.fixture(scope="module")
+def small() -> Simulator:
+    """Eight points and random weights in float64: what gradcheck can afford."""
+    scale = Scale(0.0, 1.3, 1.3, (0.4,))
+    learned = (
+        Learned(WAVES, Grid.cell_centred((8,)), Statistics("waves", 1, 0.1, (1,), {"u": scale}), {"beta": (0.1, 1.0)}, (0.1,)),
+        Learned(
+            FLOW,
+            Grid.cell_centred((4, 4)),
+            Statistics("flow", 1, None, (), {"p": Scale(0.1, 0.1, 0.2)}, {"a": Scale(0.5, 0.4, 0.6)}),
+            {},
+            (),
+        ),
+    )
+    spec = ModelSpec("spectral", {"width": 4, "depth": 1, "modes": 2, "head": 4, "conditions": 4}, learned)
+    model = spec.build(0)
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        if not parameter.detach().any():
+            torch.nn.init.normal_(parameter, std=0.3)
+    return Simulator(model.requires_grad_(False), spec).to(torch.float64)
+
+
+def test_a_rollout_is_differentiable_in_the_start_and_the_parameter(small: Simulator) -> None:
+    u0 = torch.randn(2, 8, 1, dtype=torch.float64, requires_grad=True)
+    beta = torch.tensor([0.3, 0.7], dtype=torch.float64, requires_grad=True)
+    points = torch.tensor([[0.11], [0.64]], dtype=torch.float64)
+
+    def values(u0: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+        return small.rollout(u0, times=[0.1, 0.25], conditions={"beta": beta}, at=points).values
+
+    assert torch.autograd.gradcheck(values, (u0, beta), atol=1e-6)
+
+
+def test_a_steady_solve_is_differentiable_in_the_static_field(small: Simulator) -> None:
+    a = torch.rand(4, 4, dtype=torch.float64, requires_grad=True)
+    points = torch.tensor([[0.3, 0.6]], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda a: small.rollout(conditions={"a": a}, at=points).values, (a,), atol=1e-6)
+
+
+def test_shapes_follow_what_was_asked(small: Simulator) -> None:
+    beta = {"beta": 0.4}
+    assert small.rollout(torch.randn(8), steps=3, conditions=beta).values.shape == (3, 8, 1)
+    assert small.rollout(torch.randn(8, 1), steps=3, conditions=beta).values.shape == (3, 8, 1)
+    assert small.rollout(np.zeros((5, 8, 1)), steps=2, conditions=beta).values.shape == (5, 2, 8, 1)
+    assert small.rollout(torch.randn(8), times=[0.0, 0.07], conditions=beta, at=[[0.5]]).values.shape == (2, 1, 1)
+    assert small.rollout(conditions={"a": torch.rand(8, 8)}).values.shape == (1, 8, 8, 1)
+    assert small.rollout(conditions={"a": torch.rand(3, 4, 4)}).values.shape == (3, 1, 4, 4, 1)
+
+
+def test_steps_and_times_agree_and_time_zero_is_the_start(small: Simulator) -> None:
+    u0 = torch.randn(8, 1, dtype=torch.float64)
+    by_steps = small.rollout(u0, steps=3, conditions={"beta": 0.4})
+    by_times = small.rollout(u0, times=[0.0, 0.1, 0.3], conditions={"beta": 0.4})
+    assert torch.allclose(by_times.values[0], u0, rtol=0, atol=1e-12)
+    assert torch.equal(by_times.values[1:], by_steps.values[[0, 2]])
+    assert by_steps.times.tolist() == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_grid_points_give_what_the_grid_gives(small: Simulator) -> None:
+    u0 = torch.randn(8, 1, dtype=torch.float64)
+    whole = small.rollout(u0, steps=4, conditions={"beta": 0.4}).values
+    points = small.rollout(u0, steps=4, conditions={"beta": 0.4}, at=Grid.cell_centred((8,)).points()).values
+    assert torch.allclose(points, whole, rtol=0, atol=1e-12)
+
+
+def test_a_time_between_steps_is_interpolated_and_said_to_be(small: Simulator) -> None:
+    u0 = torch.randn(8, 1, dtype=torch.float64)
+    result = small.rollout(u0, times=[0.1, 0.15], conditions={"beta": 0.4})
+    steps = small.rollout(u0, steps=3, conditions={"beta": 0.4}).values
+    frames = torch.cat([u0[None], steps])
+    expected = (-frames[0] + 9 * frames[1] + 9 * frames[2] - frames[3]) / 16
+    assert torch.allclose(result.values[1], expected, rtol=0, atol=1e-12)
+    assert any("interpolated" in note for note in result.warnings)
+
+
+def test_what_was_never_seen_is_warned_of(small: Simulator) -> None:
+    u0 = torch.randn(8, 1)
+    assert small.rollout(u0, steps=1, conditions={"beta": 0.4}).warnings == ()
+    assert any("beta = 5" in n for n in small.rollout(u0, steps=1, conditions={"beta": 5.0}).warnings)
+    assert any("dt = 0.5" in n for n in small.rollout(u0, steps=1, dt=0.5, conditions={"beta": 0.4}).warnings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"steps": 2, "conditions": {"bet": 0.4}, "task": "waves"}, "did you mean 'beta'"),
+        ({"steps": 2, "task": "waves"}, "needs the condition 'beta'"),
+        ({"steps": 2, "conditions": {}}, "pass task="),
+        ({"steps": 2, "conditions": {"beta": 0.4}, "task": "sound"}, "no task 'sound'"),
+        ({"conditions": {"beta": 0.4}}, "either steps=N or times"),
+        ({"steps": 0, "conditions": {"beta": 0.4}}, "at least 1"),
+        ({"times": [0.2, 0.1], "conditions": {"beta": 0.4}}, "increasing"),
+        ({"times": [-0.1], "conditions": {"beta": 0.4}}, "not negative"),
+        ({"steps": 1, "conditions": {"beta": 0.4}, "at": [[1.2]]}, "outside the domain"),
+        ({"steps": 1, "conditions": {"beta": 0.4}, "at": [[0.2, 0.3]]}, r"\(P, 1\)"),
+        ({"steps": 1, "conditions": {"beta": float("nan")}}, "NaN"),
+        ({"steps": 1, "conditions": {"beta": torch.rand(3)}}, "one per sample"),
+    ],
+)
+def test_mistakes_are_named(small: Simulator, arguments: dict, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        small.rollout(torch.randn(2, 8, 1), **arguments)
+
+
+def test_a_start_of_the_wrong_shape_or_with_nan_is_refused(small: Simulator) -> None:
+    with pytest.raises(UserError, match="u0 has shape"):
+        small.rollout(torch.randn(2, 2, 2, 8, 3), steps=1, conditions={"beta": 0.4})
+    with pytest.raises(UserError, match="NaN"):
+        small.rollout(torch.full((8, 1), torch.nan), steps=1, conditions={"beta": 0.4})
+    with pytest.raises(UserError, match="needs an initial field"):
+        small.rollout(steps=1, conditions={"beta": 0.4})
+
+
+def test_a_loaded_run_takes_trajectories_and_finer_grids(finished_run: Path) -> None:
+    sim = ups.load(finished_run)
+    equation = Advection(points=256, beta=0.4)
+    batch = equation.solve(3, [0], equation.times[:3])
+    truth = Trajectory(
+        batch.values[0], ("u",), equation.grid, batch.times[0], equation.boundary, Conditions({"beta": 0.4}), "advection"
+    )
+    result = sim.rollout(truth, steps=2)
+    assert result.values.shape == (2, 256, 1)
+    assert result.task == "advection"
+    assert bool(torch.isfinite(result.values).all())
+
+
+def test_simulate_writes_what_rollout_returns(finished_run: Path, tmp_path: Path) -> None:
+    start, out = tmp_path / "start.npz", tmp_path / "result.npz"
+    u0 = np.sin(2 * np.pi * (np.arange(128) + 0.5) / 128)[:, None]
+    np.savez(start, u0=u0)
+    arguments = {"task": None, "steps": 3, "times": None, "parameters": {"beta": 0.4}}
+    simulate_file(finished_run, start, out, **arguments)
+    with np.load(out) as result:
+        expected = ups.load(finished_run).rollout(u0, steps=3, conditions={"beta": 0.4}).values.numpy()
+        assert np.array_equal(result["values"], expected)
+    with pytest.raises(UserError, match="exists"):
+        simulate_file(finished_run, start, out, **arguments)
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no trained model"):
+        ups.load(tmp_path)
+
+
+def test_the_example_in_the_readme_runs(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(finished_run.parents[1])
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
