@@ -26,7 +26,13 @@ def small() -> Simulator:
     """Eight points and random weights in float64: what gradcheck can afford."""
     scale = Scale(0.0, 1.3, 1.3, (0.4,))
     learned = (
-        Learned(WAVES, Grid.cell_centred((8,)), Statistics("waves", 1, 0.1, (1,), {"u": scale}), {"beta": (0.1, 1.0)}, (0.1,)),
+        Learned(
+            WAVES,
+            Grid.cell_centred((8,)),
+            Statistics("waves", 1, 0.1, (1,), {"u": scale}),
+            {"beta": (0.1, 1.0)},
+            (0.1,),
+        ),
         Learned(
             FLOW,
             Grid.cell_centred((4, 4)),
@@ -140,7 +146,13 @@ def test_a_loaded_run_takes_trajectories_and_finer_grids(finished_run: Path) -> 
     equation = Advection(points=256, beta=0.4)
     batch = equation.solve(3, [0], equation.times[:3])
     truth = Trajectory(
-        batch.values[0], ("u",), equation.grid, batch.times[0], equation.boundary, Conditions({"beta": 0.4}), "advection"
+        batch.values[0],
+        ("u",),
+        equation.grid,
+        batch.times[0],
+        equation.boundary,
+        Conditions({"beta": 0.4}),
+        "advection",
     )
     result = sim.rollout(truth, steps=2)
     assert result.values.shape == (2, 256, 1)

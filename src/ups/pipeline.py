@@ -23,7 +23,8 @@ from ups.data.sources import Source, open_source
 from ups.distributed.runtime import Runtime, Stopped
 from ups.durable import write
 from ups.errors import UserError
-from ups.evaluation.evaluate import Evaluation, evaluate as judge
+from ups.evaluation.evaluate import Evaluation
+from ups.evaluation.evaluate import evaluate as judge
 from ups.models.propagator import Propagator
 from ups.report.assemble import assemble
 from ups.report.html import write_report
@@ -88,9 +89,10 @@ def report(directory: Path) -> Path:
 def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: str) -> None:
     tasks, sources = _data(runtime, config, directory)
     seconds = fit_operator(runtime, config, tasks, directory)
-    for name in config.fno:
-        share = seconds / len(config.fno)
-        fit_fno(runtime, config, name, tasks[name], share, directory / "baselines" / f"fno_{name}")
+    left = seconds
+    for number, name in enumerate(config.fno):  # what one FNO used more or less than its share, the next ones have
+        share = left / (len(config.fno) - number)
+        left -= fit_fno(runtime, config, name, tasks[name], share, directory / "baselines" / f"fno_{name}")
     _evaluate(runtime, config, directory, sources, command)
     runtime.check_stop("everything but the report is done")
     print("writing the report")
@@ -108,7 +110,9 @@ def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[st
                 show(label, done, total)
                 runtime.check_stop(f"{done} of {total} trajectories of {label} are kept in {directory}")
 
-            sources[name] = open_source(name, task, config.data, directory / "data", config.seed + 1000 * number, report)
+            sources[name] = open_source(
+                name, task, config.data, directory / "data", config.seed + 1000 * number, report
+            )
         tasks[name] = prepare(sources[name], task.share, config.training.strides, directory / "store")
         runtime.check_stop(f"the data of {name} are kept in {directory}")
     _note_seconds(directory, data=time.monotonic() - began)
@@ -211,7 +215,9 @@ def _notes(config: RunConfig, trained: dict[str, Any]) -> list[str]:
         for name, t in trained.items()
     ]
     if config.fno:
-        notes.append("The FNOs together had the operator's training time; their numbers of steps follow from their speed.")
+        notes.append(
+            "The FNOs together had the operator's training time; their numbers of steps follow from their speed."
+        )
     return notes
 
 
@@ -274,7 +280,9 @@ def _claimed(directory: Path, config: RunConfig) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{directory} is in use by another process; wait for it, or give another name=...") from None
+            raise UserError(
+                f"{directory} is in use by another process; wait for it, or give another name=..."
+            ) from None
         if (directory / "config.yaml").exists():
             _check_same(directory, config)
         else:

@@ -57,7 +57,9 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Simulator:
     weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
     own = {name: (tuple(t.shape), t.dtype) for name, t in model.state_dict().items()}
     if own != {name: (tuple(t.shape), t.dtype) for name, t in weights.items()}:
-        raise UserError(f"the checkpoint {manifest.path} does not fit the model it describes; use the version it was made with")
+        raise UserError(
+            f"the checkpoint {manifest.path} does not fit the model it describes; use the version it was made with"
+        )
     model.load_state_dict(weights)
     return Simulator(model.to(device).eval().requires_grad_(False), spec)
 
@@ -88,15 +90,17 @@ class Simulator:
     ) -> Rollout:
         """Advance u0 by `steps` of `dt`, or to the given `times` after it.
 
-        u0: (*space, C) or (B, *space, C), also without C when there is one channel; with history (B, H, *space, C). A
-        `Trajectory` brings its own grid and conditions. A steady task needs no u0. conditions: the task's parameters
-        (numbers or (B,) tensors) and static fields (tensors on u0's grid) by name. at: points (P, dim) inside the
-        domain; without it, values come on u0's grid. task: needed when the conditions do not tell it. dt: the task's
-        own step if not given. Times between steps are interpolated by a cubic through the steps around them.
+        - u0: (*space, C) or (B, *space, C), also without C when there is one channel; with history (B, H, *space, C).
+          A `Trajectory` is started from its first frame and brings its own grid and conditions. A steady task needs
+          none.
+        - conditions: the task's parameters (numbers, or one per sample) and static fields (on u0's grid), by name.
+        - at: points (P, dim) inside the domain; without it, values come on u0's grid.
+        - task: needed when the conditions do not tell it.
+        - dt: the task's own step if not given. Times between steps are interpolated by a cubic through those around.
         """
         if isinstance(u0, Trajectory):
             conditions = conditions if conditions is not None else u0.conditions
-            task, u0, grid = task or u0.task, u0.values[:1][None], grid or _grid_of(u0)
+            task, u0, grid = task or u0.task, u0.values[0], grid or _grid_of(u0)
         given = _flat_conditions(conditions)
         learned = self._learned(task, given)
         name, notes = learned.spec.name, []
@@ -118,8 +122,18 @@ class Simulator:
         values = values if batched else values[0]
         return Rollout(values, when, learned.spec.channel_names, name, tuple(notes))
 
-    def _advance(self, learned, frames, static, parameters, grid, query, dt, when) -> Tensor:
-        """States at the steps around every wanted time, then a cubic in time, which is exact on the steps themselves."""
+    def _advance(
+        self,
+        learned: Learned,
+        frames: Float[Tensor, "B H *space C"],
+        static: Float[Tensor, "B *space S"],
+        parameters: Mapping[str, Tensor],
+        grid: Grid,
+        query: Tensor | None,
+        dt: float,
+        when: Float[Tensor, " T"],
+    ) -> Float[Tensor, "B T *points C"]:
+        """States at the steps around every wanted time, then a cubic in time, exact on the steps themselves."""
         name, normaliser = learned.spec.name, learned.normaliser
         on_steps = bool(((when / dt - (when / dt).round()).abs() < 1e-6).all())
         last = int(torch.ceil(when[-1] / dt - 1e-6)) + (0 if on_steps else 1)
@@ -140,11 +154,13 @@ class Simulator:
         matrix = axis_matrix(steps, (0.0, float(steps[-1])), False, when, 3).to(stacked)
         return torch.einsum("qt,bt...->bq...", matrix, stacked)
 
-    def _schedule(self, learned, steps, times, dt, notes) -> tuple[float, Tensor]:
+    def _schedule(
+        self, learned: Learned, steps: int | None, times: Any, dt: float | None, notes: list[str]
+    ) -> tuple[float, Float[Tensor, " T"]]:
         if (steps is None) == (times is None):
             raise UserError("say how far to go with either steps=N or times=[...]")
-        own = learned.spec.dt
-        step = float(dt if dt is not None else own)
+        assert learned.spec.dt is not None
+        step = float(learned.spec.dt if dt is None else dt)
         if not step > 0:
             raise UserError(f"dt is {step}; give a positive time")
         if not min(learned.leads) * 0.99 <= step <= max(learned.leads) * 1.01:
@@ -197,7 +213,9 @@ class Simulator:
             low, high = learned.ranges[name]
             seen = values[name].detach()
             if float(seen.min()) < low - FAR * abs(low) or float(seen.max()) > high + FAR * abs(high):
-                notes.append(f"{name} = {_span(seen)} is outside the range the model was trained on ({low:g} to {high:g})")
+                notes.append(
+                    f"{name} = {_span(seen)} is outside the range the model was trained on ({low:g} to {high:g})"
+                )
         for name, value in values.items():
             if not bool(torch.isfinite(value.detach()).all()):
                 raise UserError(f"condition {name!r} has NaN or infinite values; mend it")
@@ -217,14 +235,12 @@ class Simulator:
             many = len(static) if static is not None and batched else 1
             return weight.new_zeros(many, 1, *shape, c), batched
         field = torch.as_tensor(u0).to(weight)
-        if field.dim() == d and c == 1:
-            field = field[..., None]
-        elif field.dim() == d + 1 and c == 1 and field.shape[-1] != 1:
+        if (field.dim() == d and c == 1) or (field.dim() == d + 1 and c == 1 and field.shape[-1] != 1):
             field = field[..., None]
         if not d + 1 <= field.dim() <= d + 3 or field.shape[-1] != c:
             raise UserError(
-                f"u0 has shape {tuple(torch.as_tensor(u0).shape)}; task {spec.name!r} takes ({', '.join(AXES[:d])}, {c}) "
-                f"or (batch, {', '.join(AXES[:d])}, {c})"
+                f"u0 has shape {tuple(torch.as_tensor(u0).shape)}; task {spec.name!r} takes "
+                f"({', '.join(AXES[:d])}, {c}) or (batch, {', '.join(AXES[:d])}, {c})"
             )
         if not bool(torch.isfinite(field.detach()).all()):
             raise UserError("u0 has NaN or infinite values; mend it")
@@ -322,11 +338,13 @@ def simulate_file(
         with np.load(start, allow_pickle=False) as arrays:
             fields = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     except (OSError, ValueError) as error:
-        raise UserError(f"{start} is not a readable .npz file ({error}); save the start with numpy.savez(u0=...)") from error
+        raise UserError(
+            f"{start} is not a readable .npz file ({error}); save the start with numpy.savez(u0=...)"
+        ) from error
     u0 = fields.pop("u0", None)
     result = load(run).rollout(u0, steps, times, {**parameters, **fields}, task=task)
     arrays = {"values": result.values.numpy(), "times": result.times.numpy(), "channels": np.array(result.channels)}
     with out.open("wb") as file:
-        np.savez(file, **arrays, warnings=np.array(result.warnings))
+        np.savez(file, **arrays, warnings=np.array(result.warnings))  # pyright: ignore[reportArgumentType]
     for note in result.warnings:
         print(f"warning: {note}")

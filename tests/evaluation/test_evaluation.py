@@ -12,9 +12,7 @@ from ups.fields import Batch, Boundary, Channel, Invariant, TaskSpec
 from ups.rollout.predict import on_grid
 from ups.rollout.roll_out import start_history
 
-WAVES = TaskSpec(
-    "waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, dt=0.1, invariants=(Invariant("u"),)
-)
+WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, dt=0.1, invariants=(Invariant("u"),))
 
 
 def test_scores_of_two_hand_computed_trajectories() -> None:
@@ -51,7 +49,7 @@ class Solved:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def read(self, indices, frames: slice) -> Batch:  # noqa: ANN001
+    def read(self, indices, frames: slice) -> Batch:
         assert list(indices) == list(range(len(self))) and frames == slice(None)
         return self.batch
 
@@ -96,10 +94,8 @@ def test_a_single_frame_is_repeated_to_fill_the_history() -> None:
 def test_fields_move_between_grids_by_cubics() -> None:
     coarse, fine = Darcy(points=16).grid, Darcy(points=48).grid
 
-    def wave(grid) -> torch.Tensor:  # noqa: ANN001
+    def wave(grid) -> torch.Tensor:
         x, y = grid.points().T
         return (torch.sin(2 * x) * torch.cos(y)).view(1, *grid.shape, 1)
 
     assert torch.allclose(on_grid(wave(coarse), coarse, fine, (False, False)), wave(fine), atol=1e-4)
-
-

@@ -36,10 +36,10 @@ SCALES = {
 }
 
 
-def model(trained: bool, seed: int = 0) -> Propagator:
+def model(trained: bool, seed: int = 0, modes: int = 6) -> Propagator:
     """Untrained as built; "trained" fills every parameter that starts at zero, so that nothing is hidden by zeros."""
     torch.manual_seed(seed)
-    network = OperatorModel(TASKS, FRAMES, width=12, depth=2, modes=8, head=10, conditions=8)
+    network = OperatorModel(TASKS, FRAMES, width=12, depth=2, modes=modes, head=10, conditions=8)
     propagator = Propagator(network, TASKS, SCALES).double()
     if trained:
         for parameter in propagator.parameters():
@@ -74,9 +74,10 @@ def test_the_untrained_model_interpolates_at_points_and_nothing_more() -> None:
     assert torch.allclose(at_points, given["history"][:, -1][:, [3, 10]], rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("modes", [6, 8])  # 8 is every mode of 16 latent points: then there are no neighbours
 @pytest.mark.parametrize("shift", [2, 6, 30])
-def test_shifts_by_the_patch_commute_on_a_periodic_axis(shift: int) -> None:
-    step, given = model(trained=True), inputs(WAVES)
+def test_shifts_by_the_patch_commute_on_a_periodic_axis(shift: int, modes: int) -> None:
+    step, given = model(trained=True, modes=modes), inputs(WAVES)
     moved = given | {"history": given["history"].roll(shift, 2)}
     # Round-off of sums over 12 channels and 16 modes in float64, through two blocks.
     assert torch.allclose(step(**moved), step(**given).roll(shift, 1), rtol=0, atol=1e-12)
@@ -119,11 +120,20 @@ def test_a_solution_vanishes_on_walls_of_prescribed_zero() -> None:
     assert torch.equal(step(**zero, query=walls), torch.zeros(3, 4, 1, dtype=torch.float64))
 
 
+def test_neighbours_are_heard_where_modes_are_cut_or_walls_are() -> None:
+    assert FRAMES["waves"].local(6) == (True,) and FRAMES["waves"].local(8) == (False,)
+    assert FRAMES["tank"].local(8) == (False, True)
+    alone = OperatorModel([WAVES], FRAMES | {"flow": FRAMES["waves"], "tank": FRAMES["waves"]}, modes=8)
+    assert len(alone.blocks[0].stencil) == 0
+
+
 def test_parameters_lead_time_and_static_fields_are_heard() -> None:
     step = model(trained=True)
     waves, flow = inputs(WAVES), inputs(FLOW)
     base = step(**waves)
-    assert not torch.allclose(step(**waves | {"parameters": {"beta": waves["parameters"]["beta"] * 2}}), base, atol=1e-4)
+    assert not torch.allclose(
+        step(**waves | {"parameters": {"beta": waves["parameters"]["beta"] * 2}}), base, atol=1e-4
+    )
     assert not torch.allclose(step(**waves | {"lead": waves["lead"] * 2}), base, atol=1e-4)
     assert not torch.allclose(step(**flow | {"static": -flow["static"]}), step(**flow), atol=1e-4)
 

@@ -44,7 +44,7 @@ class Solved:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def read(self, indices, frames: slice) -> Batch:  # noqa: ANN001
+    def read(self, indices, frames: slice) -> Batch:
         rows = torch.tensor(list(indices), dtype=torch.int64)
         b = self.batch
         return replace(
@@ -70,7 +70,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSpec, dict[
     return ModelSpec("spectral", SMALL, tuple(tasks)), stores
 
 
-def trainer(prepared, folder: Path, runtime: Runtime, steps: int = 12, scores=None, **changes) -> Trainer:  # noqa: ANN001
+def trainer(prepared, folder: Path, runtime: Runtime, steps: int = 12, scores=None, **changes) -> Trainer:
     spec, stores = prepared
     settings = {"steps": steps, "batch_size": 6, "noise": 0.01, "rollout": [(0.0, 1), (0.5, 2)], "warmup": 2}
     config = TrainingConfig(**({**settings, "validate_every": 4, "checkpoint_every": 4} | changes))
@@ -90,7 +90,7 @@ def trainer(prepared, folder: Path, runtime: Runtime, steps: int = 12, scores=No
 
 
 @pytest.fixture
-def runtime():  # noqa: ANN201
+def runtime():
     with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0) as started:
         yield started
 
@@ -130,7 +130,7 @@ def test_the_relative_error_has_its_optimum_at_the_truth() -> None:
 
 
 @pytest.mark.parametrize("term", ["step_1", "step_2"])
-def test_each_rollout_term_moves_every_parameter_its_task_uses(prepared, term: str) -> None:  # noqa: ANN001
+def test_each_rollout_term_moves_every_parameter_its_task_uses(prepared, term: str) -> None:
     spec, stores = prepared
     model = awake(spec)
     loss = OperatorStage(model, 0.0).loss(window(stores, "advection", 3))
@@ -140,8 +140,8 @@ def test_each_rollout_term_moves_every_parameter_its_task_uses(prepared, term: s
     assert [n for n in still if not any(word in n for word in alien)] == []
 
 
-def test_the_second_step_is_trained_through_the_first(prepared) -> None:  # noqa: ANN001
-    """Cutting the graph between the two steps changes the gradient: the rollout loss is more than two one-step losses."""
+def test_the_second_step_is_trained_through_the_first(prepared) -> None:
+    """Cutting the graph between the two steps changes the gradient: a rollout loss is more than two one-step losses."""
     spec, stores = prepared
     batch = window(stores, "advection", 3)
     whole = awake(spec)
@@ -159,7 +159,7 @@ def test_the_second_step_is_trained_through_the_first(prepared) -> None:  # noqa
     assert not torch.allclose(ours, theirs, rtol=1e-2, atol=0)
 
 
-def test_the_steady_loss_moves_every_parameter_its_task_uses(prepared) -> None:  # noqa: ANN001
+def test_the_steady_loss_moves_every_parameter_its_task_uses(prepared) -> None:
     spec, stores = prepared
     model = awake(spec)
     loss = OperatorStage(model, 0.0).loss(window(stores, "darcy", 1))
@@ -170,7 +170,7 @@ def test_the_steady_loss_moves_every_parameter_its_task_uses(prepared) -> None: 
     assert [n for n in still if not any(word in n for word in alien)] == []
 
 
-def test_noise_reaches_the_loss_in_proportion_to_the_sample(prepared) -> None:  # noqa: ANN001
+def test_noise_reaches_the_loss_in_proportion_to_the_sample(prepared) -> None:
     spec, stores = prepared
     batch = window(stores, "advection", 2)
     kick = torch.randn(batch.values[:, :1].shape, generator=torch.Generator().manual_seed(0))
@@ -199,7 +199,7 @@ def test_the_average_follows_the_weights_and_leaves_them_alone() -> None:
     assert float(layer.weight) == 1.0
 
 
-def test_training_lowers_the_error_below_persistence(prepared, tmp_path: Path, runtime: Runtime) -> None:  # noqa: ANN001
+def test_training_lowers_the_error_below_persistence(prepared, tmp_path: Path, runtime: Runtime) -> None:
     run = trainer(prepared, tmp_path, runtime, steps=150, learning_rate=1e-2, rollout=[(0.0, 1)], noise=0.0)
     first = {name: float(value) for name, value in run.stepper.gradients(run.batch(0)).parts.items()}
     run.fit()
@@ -212,7 +212,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return checkpoint.load(folder / "checkpoints")[0]
 
 
-def test_a_stopped_run_resumes_bit_for_bit(prepared, tmp_path: Path, runtime: Runtime) -> None:  # noqa: ANN001
+def test_a_stopped_run_resumes_bit_for_bit(prepared, tmp_path: Path, runtime: Runtime) -> None:
     trainer(prepared, tmp_path / "whole", runtime).fit()
 
     halted = trainer(prepared, tmp_path / "halted", runtime)
@@ -232,7 +232,7 @@ def test_a_stopped_run_resumes_bit_for_bit(prepared, tmp_path: Path, runtime: Ru
 
 
 def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_error(
-    prepared, tmp_path: Path, runtime: Runtime  # noqa: ANN001
+    prepared, tmp_path: Path, runtime: Runtime
 ) -> None:
     trainer(prepared, tmp_path, runtime, steps=16, scores=[0.9, 0.2, 0.5, 0.6]).fit()
     best = checkpoint.find(tmp_path / "checkpoints", "best")
@@ -240,16 +240,12 @@ def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_error(
     assert checkpoint.steps(tmp_path / "checkpoints") == [8, 12, 16]
 
 
-def test_a_validation_error_that_is_not_a_number_is_never_the_best(
-    prepared, tmp_path: Path, runtime: Runtime  # noqa: ANN001
-) -> None:
+def test_a_validation_error_that_is_not_a_number_is_never_the_best(prepared, tmp_path: Path, runtime: Runtime) -> None:
     state = trainer(prepared, tmp_path, runtime, scores=[math.nan, 0.7, math.nan]).fit()
     assert (state.best_step, state.best) == (8, 0.7)
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(
-    prepared, tmp_path: Path, runtime: Runtime  # noqa: ANN001
-) -> None:
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(prepared, tmp_path: Path, runtime: Runtime) -> None:
     run = trainer(prepared, tmp_path, runtime)
     run.step()
     before = {n: p.detach().clone() for n, p in run.model.named_parameters()}
@@ -264,7 +260,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(
             run.step()
 
 
-def test_a_checkpoint_of_another_model_is_refused(prepared, tmp_path: Path, runtime: Runtime) -> None:  # noqa: ANN001
+def test_a_checkpoint_of_another_model_is_refused(prepared, tmp_path: Path, runtime: Runtime) -> None:
     trainer(prepared, tmp_path, runtime, steps=4).fit()
     spec, stores = prepared
     with pytest.raises(UserError, match="of another model"):
@@ -280,7 +276,7 @@ def test_normalised_fields_come_back_under_log_and_identity() -> None:
     assert units.normalise(torch.tensor([[math.e, 1.4]])).tolist()[0] == pytest.approx([(1 - 0.3) / 2.0, 2.0])
 
 
-def test_checkpoints_say_enough_to_rebuild_the_model(prepared, tmp_path: Path, runtime: Runtime) -> None:  # noqa: ANN001
+def test_checkpoints_say_enough_to_rebuild_the_model(prepared, tmp_path: Path, runtime: Runtime) -> None:
     trainer(prepared, tmp_path, runtime, steps=4).fit()
     tensors, manifest = checkpoint.load(tmp_path / "checkpoints")
     model = ModelSpec.from_dict(json.loads(json.dumps(manifest.content["model"]))).build()

@@ -59,8 +59,8 @@ class TaskConfig(Strict):
 
 
 class DataConfig(Strict):
-    root: str | None = Field(None, description="folder of the data files; the run's own `data` folder if not given")
-    workers: Positive | None = Field(None, description="processes that make data; all cores if not given")
+    root: str | None = Field(default=None, description="folder of the data files; the run's own if not given")
+    workers: Positive | None = Field(default=None, description="processes that make data; all cores if not given")
 
 
 class OperatorConfig(Strict):
@@ -82,7 +82,7 @@ class FNOConfig(Strict):
     depth: Positive = 4
     padding: Annotated[int, Field(ge=0)] = 8
     batch_size: Positive = 16
-    learning_rate: PositiveFloat | None = Field(None, description="that of `training` if not given")
+    learning_rate: PositiveFloat | None = Field(default=None, description="that of `training` if not given")
 
 
 class TrainingConfig(Strict):
@@ -95,9 +95,9 @@ class TrainingConfig(Strict):
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     clip: PositiveFloat = 1.0
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    noise: Annotated[float, Field(ge=0)] = Field(0.0, description="input noise, in units of the sample's rms")
-    rollout: list[tuple[Share, Positive]] = Field([(0.0, 1)], description="[share of the training, steps unrolled]")
-    strides: dict[Positive, PositiveFloat] = Field({1: 1.0}, description="frames a step spans: weight")
+    noise: Annotated[float, Field(ge=0)] = Field(default=0.0, description="input noise, in units of the sample's rms")
+    rollout: list[tuple[Share, Positive]] = Field(default=[(0.0, 1)], description="[share of training, steps unrolled]")
+    strides: dict[Positive, PositiveFloat] = Field(default={1: 1.0}, description="frames a step spans: weight")
     validate_every: Positive = 500
     checkpoint_every: Positive = 500
 
@@ -111,11 +111,11 @@ class TrainingConfig(Strict):
 
 class RuntimeConfig(Strict):
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Positive | None = Field(None, description="CPU threads; all cores if not given")
+    threads: Positive | None = Field(default=None, description="CPU threads; all cores if not given")
 
 
 class EvaluationConfig(Strict):
-    pictures: Positive = Field(4, description="test trajectories shown in the report, per task")
+    pictures: Positive = Field(default=4, description="test trajectories shown in the report, per task")
     resamples: Annotated[int, Field(ge=100)] = 2000
 
 
@@ -125,7 +125,7 @@ class RunConfig(Strict):
     tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
     data: DataConfig = DataConfig()
     operator: OperatorConfig = OperatorConfig()
-    fno: dict[str, FNOConfig] = Field({}, description="an FNO for each task named here, trained as long in all")
+    fno: dict[str, FNOConfig] = Field(default={}, description="an FNO for each task named here, trained as long in all")
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     runtime: RuntimeConfig = RuntimeConfig()

@@ -79,12 +79,16 @@ def evaluate(
 
 def mean_solution(source: Source, truth: Batch) -> Fields:
     """For a steady task, what knows nothing of the sample: the mean solution of the training set."""
-    total = torch.zeros(source.train.grid.shape + (len(source.train.channels),), dtype=torch.float64)
+    total = torch.zeros(*source.train.grid.shape, len(source.train.channels), dtype=torch.float64)
     for start in range(0, len(source.train), 256):
         batch = source.train.read(range(start, min(start + 256, len(source.train))), slice(None))
         total += batch.values[:, 0].double().sum(0)
     mean = (total / len(source.train))[None]
-    mean = on_grid(mean, source.train.grid, truth.grid, truth.boundary.periodic) if _other(source.train, truth.grid) else mean
+    mean = (
+        on_grid(mean, source.train.grid, truth.grid, truth.boundary.periodic)
+        if _other(source.train, truth.grid)
+        else mean
+    )
     return mean[:, None].expand(truth.values.shape).to(truth.values.dtype)
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ups.equations import Equation
-from ups.rollout.predict import on_grid, read_all
 from ups.fields import Batch, Dataset, Grid
 from ups.metrics import nrmse
+from ups.rollout.predict import on_grid, read_all
 
 TRAJECTORIES = 32
 LEVELS = 4

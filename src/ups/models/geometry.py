@@ -28,15 +28,25 @@ class Frame:
     boundary: Boundary
     patch: int
 
+    @property
+    def latent_shape(self) -> tuple[int, ...]:
+        return tuple(n // self.patch for n in self.grid.shape)
+
+    def modes(self, most: int) -> tuple[int, ...]:
+        """Modes kept along each axis: `most`, or what the latent points resolve."""
+        return tuple(min(most, max(1, n // 2)) for n in self.latent_shape)
+
+    def local(self, most: int) -> tuple[bool, ...]:
+        """Which axes need neighbours: all but the periodic ones whose every mode is kept."""
+        return tuple(
+            not wraps or kept < n // 2
+            for wraps, kept, n in zip(self.boundary.periodic, self.modes(most), self.latent_shape, strict=True)
+        )
+
     def __post_init__(self) -> None:
         for axis, n in enumerate(self.grid.shape):
             if n % self.patch:
                 raise UserError(f"{n} points along {AXES[axis]} do not divide into patches of {self.patch}")
-
-
-def axis_modes(modes: int, points: int) -> int:
-    """As many modes as asked for, at most what the latent points resolve."""
-    return min(modes, max(1, points // 2))
 
 
 def resampling(
@@ -71,6 +81,7 @@ class Geometry:
 
     frame: Frame
     latent: Grid
+    local: tuple[bool, ...]
     resample: tuple[Tensor, ...] | None
     analysis: tuple[Tensor, ...]
     synthesis: tuple[Tensor, ...]
@@ -90,12 +101,13 @@ class Geometry:
             return t.to(device=device, dtype=dtype)
 
         pairs = [
-            transforms(p, span, wraps, axis_modes(modes, len(p)))
-            for p, span, wraps in zip(latent.positions, latent.extent, periodic, strict=True)
+            transforms(p, span, wraps, kept)
+            for p, span, wraps, kept in zip(latent.positions, latent.extent, periodic, frame.modes(modes), strict=True)
         ]
         return cls(
             frame=frame,
             latent=latent,
+            local=frame.local(modes),
             resample=None
             if grid.same_as(own)
             else tuple(

@@ -4,7 +4,7 @@
 
 r is the sample's own rms (so the network sees fields of size one whatever the amplitude; log r is a condition) and s(Δ)
 the task's rms of change over a lead time Δ, from the strides 1, 2, 4, 8 … by interpolation in log Δ. A steady problem
-starts from u = 0 with r = s = 1. The network's last layer is zero at the start: the untrained propagator is persistence.
+starts from u = 0 with r = s = 1. The network's last layer starts at zero: the untrained propagator is persistence.
 """
 
 from __future__ import annotations

@@ -29,6 +29,9 @@ PLAYER_BYTES = 3_500_000
 """Of embedded fields in the whole page, before base64: with pictures it stays under 8 MB."""
 
 
+PHASES = {"data": "making data", "train": "training UPS", "fno": "training FNOs", "evaluate": "evaluation"}
+
+
 def write_report(report: Report, path: Path) -> None:
     """Write the page beside its place and rename it there, so that no reader ever sees half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +88,7 @@ def _header(report: Report) -> str:
         tiles.append(
             (times(against_rest), "the error of the trivial guess (persistence; training mean if steady)", against_rest)
         )
-    tiles += [(duration(value), f"wall time: {phase}", 0) for phase, value in report.seconds.items()]
+    tiles += [(duration(value), PHASES.get(phase, phase), 0) for phase, value in report.seconds.items()]
     items = "".join(
         f"<li{'' if math.isfinite(value) else ' class=failed'}><b>{escape(text)}</b><span>{escape(what)}</span></li>"
         for text, what, value in tiles

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -56,7 +58,9 @@ def steady(model: Propagator, learned: Learned, batch: Batch) -> Float[Tensor, "
     return torch.cat(parts)
 
 
-def _chunks(model: Propagator, learned: Learned, batch: Batch):
+def _chunks(
+    model: Propagator, learned: Learned, batch: Batch
+) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor], Tensor]]:
     """Normalised inputs, a few trajectories at a time, where the model is."""
     weight = next(model.parameters())
     normaliser = learned.normaliser
@@ -66,15 +70,15 @@ def _chunks(model: Propagator, learned: Learned, batch: Batch):
         static = normaliser.static({n: f[part] for n, f in batch.static.items()}, batch.values[part]).to(weight)
         parameters = {n: batch.parameters[n][part].to(weight) for n in learned.spec.parameters}
         times = batch.times[part]
-        lead = (times[:, 1] - times[:, 0]).to(weight) if times.shape[1] > 1 else None
+        lead = (times[:, 1] - times[:, 0]).to(weight) if times.shape[1] > 1 else times[:, 0].to(weight)
         yield values, static, parameters, lead
 
 
 def on_grid(values: Float[Tensor, "N *space C"], source: Grid, target: Grid, periodic: tuple[bool, ...]) -> Tensor:
     """Cubic interpolation from one grid to another."""
     for axis in range(source.dimension):
-        matrix = axis_matrix(
-            source.positions[axis], source.extent[axis], periodic[axis], target.positions[axis], 3
-        ).to(values)
+        matrix = axis_matrix(source.positions[axis], source.extent[axis], periodic[axis], target.positions[axis], 3).to(
+            values
+        )
         values = apply_along(matrix, values, axis)
     return values

@@ -27,7 +27,10 @@ class _Rows:
     dataset: Dataset
     shape: tuple[int, ...]
     convert: Callable[[Batch], Tensor]
-    dtype: np.dtype = np.dtype(np.float32)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.float32)
 
     def read(self, lo: int, hi: int) -> np.ndarray:
         return self.convert(self.dataset.read(range(lo, hi), slice(None))).numpy().astype(self.dtype)
@@ -53,12 +56,18 @@ class FieldStore:
         """Write the store if it is not there (or finish it), then open it."""
         spec, space = normaliser.spec, dataset.grid.shape
         n, frames = len(dataset), len(dataset.times)
-        arrays = {"fields": _Rows(dataset, (n, frames, *space, len(spec.channels)), lambda b: normaliser.normalise(b.values))}
+        arrays = {
+            "fields": _Rows(dataset, (n, frames, *space, len(spec.channels)), lambda b: normaliser.normalise(b.values))
+        }
         if spec.static:
-            arrays["static"] = _Rows(dataset, (n, *space, len(spec.static)), lambda b: normaliser.static(b.static, b.values))
+            arrays["static"] = _Rows(
+                dataset, (n, *space, len(spec.static)), lambda b: normaliser.static(b.static, b.values)
+            )
         if spec.parameters:
             arrays["parameters"] = _Rows(
-                dataset, (n, len(spec.parameters)), lambda b: torch.stack([b.parameters[p] for p in spec.parameters], -1)
+                dataset,
+                (n, len(spec.parameters)),
+                lambda b: torch.stack([b.parameters[p] for p in spec.parameters], -1),
             )
         key = store_key(dataset, normaliser)
         build(path, key, arrays, progress)
@@ -69,7 +78,9 @@ class FieldStore:
         spec = self.normaliser.spec
         values = self.store["fields"].gather(part.ids, part.starts, part.frames, part.stride)
         frames = part.starts[:, None] + part.stride * torch.arange(part.frames)
-        static = self.store["static"].rows(part.ids) if spec.static else values.new_zeros(*values[:, 0, ..., 0].shape, 0)
+        static = (
+            self.store["static"].rows(part.ids) if spec.static else values.new_zeros(*values[:, 0, ..., 0].shape, 0)
+        )
         return Batch(
             task=spec.name,
             values=values,

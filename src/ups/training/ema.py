@@ -22,7 +22,8 @@ class EMA:
     @torch.no_grad()
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.averages.values()), [p.detach() for p in self.live.values()], 1 - decay)
+        for name, average in self.averages.items():
+            average.lerp_(self.live[name], 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

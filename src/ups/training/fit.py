@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics as numbers
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +28,7 @@ from ups.training.trainer import Trainer
 
 VALIDATION = 48
 """At most so many validation trajectories a task are rolled out to choose a checkpoint."""
-TIMED = 6
+TIMED = 20
 """Steps of each rollout length that are timed to find an FNO's number of steps."""
 
 
@@ -83,14 +82,10 @@ def fit_operator(runtime: Runtime, config: RunConfig, tasks: Mapping[str, Prepar
     return _fit(trainer, "training the operator", config.training.steps)
 
 
-def fit_fno(
-    runtime: Runtime, config: RunConfig, name: str, task: Prepared, seconds: float, directory: Path
-) -> tuple[int, float]:
-    """Train an FNO on one task for about `seconds`; its number of steps, which is kept for resuming, and its seconds."""
+def fit_fno(runtime: Runtime, config: RunConfig, name: str, task: Prepared, seconds: float, directory: Path) -> float:
+    """Train an FNO on one task for about `seconds`: as many steps as its measured speed gives, kept for resuming."""
     settings: FNOConfig = config.fno[name]
-    spec = ModelSpec(
-        "fno", settings.model_dump(include={"width", "modes", "depth", "padding"}), (task.learned,)
-    )
+    spec = ModelSpec("fno", settings.model_dump(include={"width", "modes", "depth", "padding"}), (task.learned,))
     changes: dict[str, Any] = {"batch_size": settings.batch_size}
     if settings.learning_rate is not None:
         changes["learning_rate"] = settings.learning_rate
@@ -111,7 +106,7 @@ def fit_fno(
         }
     )
     trainer = _trainer(runtime, spec, {name: task}, training, config.seed, directory)
-    return steps, _fit(trainer, f"training an FNO on {name}", steps)
+    return _fit(trainer, f"training an FNO on {name}", steps)
 
 
 def _trainer(
@@ -143,21 +138,20 @@ def _fit(trainer: Trainer, title: str, steps: int) -> float:
 def _seconds_per_step(
     runtime: Runtime, spec: ModelSpec, tasks: Mapping[str, Prepared], training: TrainingConfig, seed: int
 ) -> float:
-    """The mean over the rollout schedule of the median time of a step, measured on a model that is thrown away."""
+    """The mean time of a step over the rollout schedule, measured on a model that is thrown away."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = _trainer(runtime, spec, tasks, training, seed, Path(folder))
         ends = [start for start, _ in training.rollout[1:]] + [1.0]
         mean = 0.0
         for (start, _), end in zip(training.rollout, ends, strict=True):
             trainer.state.step = int(start * training.steps) + 1
-            trainer.step()
-            seconds = []
-            for _ in range(TIMED):
-                began = time.perf_counter()
+            for _ in range(3):
                 trainer.step()
-                if runtime.device.type == "cuda":
-                    torch.cuda.synchronize()
-                seconds.append(time.perf_counter() - began)
-            mean += (end - start) * numbers.median(seconds)
+            began = time.perf_counter()
+            for _ in range(TIMED):
+                trainer.step()
+            if runtime.device.type == "cuda":
+                torch.cuda.synchronize()
+            mean += (end - start) * (time.perf_counter() - began) / TIMED
         trainer.events.close()
     return mean

@@ -1,6 +1,6 @@
 """One optimiser step as two functions: `gradients(batch)` and `update()`.
 
-What lies between them is the place of a vote and a reduction over ranks; what is inside them can be captured as a graph.
+What lies between them is the place of a vote and a reduction over ranks; what is inside can be captured as a graph.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Step:
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
 
     def gradients(self, micro_batches: Sequence[tuple[Batch, Tensor | None]]) -> LossParts:
-        """The gradient of the mean loss over tasks, accumulated task by task (each is one micro-batch, with its noise)."""
+        """The gradient of the mean loss over tasks, accumulated task by task (one micro-batch each, with its noise)."""
         self.optimiser.zero_grad(set_to_none=True)
         totals: dict[str, Float[Tensor, ""]] = {}
         for batch, noise in micro_batches:

@@ -124,7 +124,11 @@ class Trainer:
                 value = float(loss.total)
                 loss_text = f"loss {value:.4f}"
                 self.events.write(
-                    "step", step=state.step, loss=value, train_seconds=state.seconds, parts=dict(loss.parts),
+                    "step",
+                    step=state.step,
+                    loss=value,
+                    train_seconds=state.seconds,
+                    parts=dict(loss.parts),
                     learning_rate=learning_rate(config, state.step - 1),
                 )
             report(state.step, loss_text)
@@ -150,7 +154,12 @@ class Trainer:
         if better:
             self.state.best, self.state.best_step = score, self.state.step
         self.events.write(
-            "validation", step=self.state.step, train_seconds=self.state.seconds, score=score, errors=errors, best=better
+            "validation",
+            step=self.state.step,
+            train_seconds=self.state.seconds,
+            score=score,
+            errors=errors,
+            best=better,
         )
         return better
 

@@ -56,10 +56,9 @@ class FNO(nn.Module):
         self.lift = convolution(channels, width, 1)
         self.spectral = nn.ModuleList(SpectralConvolution(width, modes, task.dimension) for _ in range(depth))
         self.local = nn.ModuleList(convolution(width, width, 1) for _ in range(depth))
-        self.project = nn.Sequential(
-            convolution(width, 128, 1), nn.GELU(), convolution(128, len(task.channels), 1, bias=False)
-        )
-        nn.init.zeros_(self.project[-1].weight)
+        last = convolution(128, len(task.channels), 1, bias=False)
+        nn.init.zeros_(last.weight)
+        self.project = nn.Sequential(convolution(width, 128, 1), nn.GELU(), last)
 
     def forward(
         self,
@@ -79,7 +78,10 @@ class FNO(nn.Module):
             history.movedim(-1, 2).flatten(1, 2),
             static.movedim(-1, 1),
             coordinates.expand(batch, *coordinates.shape),
-            *(signed_log(conditions[n]).view(batch, 1, *(1,) * len(space)).expand(batch, 1, *space) / 4 for n in constants),
+            *(
+                signed_log(conditions[n]).view(batch, 1, *(1,) * len(space)).expand(batch, 1, *space) / 4
+                for n in constants
+            ),
         ]
         x = self.lift(torch.cat(parts, 1))
         pads = [p for wraps in reversed(spec.boundary.periodic) for p in (0, 0 if wraps else self.padding)]

@@ -18,9 +18,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ups.fields import Grid, TaskSpec
+from ups.fields import AXES, Grid, TaskSpec
 from ups.models.conditions import ConditionEmbedding
-from ups.models.geometry import Frame, Geometry, axis_modes, cell_offsets, wall_factor
+from ups.models.geometry import Frame, Geometry, cell_offsets, wall_factor
 from ups.models.interpolation import apply_along, interpolate
 from ups.models.operator.spectral import SpectralBlock, basis_name
 
@@ -36,7 +36,7 @@ def patchify(values: Float[Tensor, "B *space C"], patch: int) -> Float[Tensor, "
 
 
 class Stem(nn.Module):
-    """Fields on their own points → latents. Rows per field name, patch and dimension; lags of the history are rows too."""
+    """Fields on their own points → latents. Rows per field name and patch; lags of the history are rows too."""
 
     def __init__(self, tasks: Mapping[str, TaskSpec], frames: Mapping[str, Frame], width: int) -> None:
         super().__init__()
@@ -123,16 +123,16 @@ class OperatorModel(nn.Module):
         self.modes = modes
         bases: dict[str, int] = {}
         for task in tasks:
-            frame = frames[task.name]
-            for axis, wraps in enumerate(task.boundary.periodic):
+            for axis, (wraps, kept) in enumerate(
+                zip(task.boundary.periodic, frames[task.name].modes(modes), strict=True)
+            ):
                 name = basis_name(axis, wraps)
-                bases[name] = max(bases.get(name, 0), axis_modes(modes, frame.grid.shape[axis] // frame.patch))
+                bases[name] = max(bases.get(name, 0), kept)
+        local = {AXES[axis] for frame in frames.values() for axis, needed in enumerate(frame.local(modes)) if needed}
         names = {name for task in tasks for name in condition_names(task)}
         self.stem = Stem(self.tasks, self.frames, width)
         self.conditions = ConditionEmbedding(names, conditions)
-        self.blocks = nn.ModuleList(
-            SpectralBlock(width, bases, conditions, expansion) for _ in range(depth)
-        )
+        self.blocks = nn.ModuleList(SpectralBlock(width, bases, local, conditions, expansion) for _ in range(depth))
         self.head = Head(self.tasks, width, head)
         self._geometries: dict[tuple, Geometry] = {}
 
@@ -168,7 +168,7 @@ class OperatorModel(nn.Module):
         local = torch.cat([history[:, -1], static], -1)
         if query is None:
             whole = self._on_grid(task, features, local, geometry)
-            return whole - drift(spec, whole)
+            return whole - drift(spec, whole) if spec.invariants else whole
         out = self._at_points(task, features, local, geometry, grid, query)
         if spec.invariants:
             out = out - drift(spec, self._on_grid(task, features, local, geometry)).flatten(1, -2)
@@ -192,11 +192,9 @@ class OperatorModel(nn.Module):
         return out if factor is None else out * factor.to(out)[:, None]
 
 
-def drift(task: TaskSpec, increment: Float[Tensor, "B *space C"]) -> Float[Tensor, "B *ones C"] | float:
+def drift(task: TaskSpec, increment: Float[Tensor, "B *space C"]) -> Float[Tensor, "B *ones C"]:
     """The mean change of channels whose mean the equation conserves: what has to be taken off again."""
     conserved = {invariant.channel for invariant in task.invariants}
-    if not conserved:
-        return 0.0
     mean = increment.mean(dim=tuple(range(1, increment.dim() - 1)), keepdim=True)
     return mean * mean.new_tensor([float(name in conserved) for name in task.channel_names])
 

@@ -1,18 +1,20 @@
-"""The `spectral` operator: axis-wise spectral mixing, neighbours along each axis, a channel MLP, conditioned throughout.
+"""The `spectral` operator: axis-wise spectral mixing, neighbours along each axis, a channel MLP, all conditioned.
 
 One block, with h = (1 + γ) ⊙ x + β and γ, β, g from the conditions:
 
-    x ← x + (1 + g) ⊙ W₂ σ( W₁ [h, h₋, h₊ along each axis, Σ_axes S_a M_a A_a h] )
+    x ← x + (1 + g) ⊙ W₂ σ( W₁ [h, Σ_axes S_a M_a A_a h, h₋ and h₊ along each axis] )
 
 A_a and S_a are the truncated real transforms of axis a, M_a mixes channels per mode. On a periodic axis M_a has the
 complex structure (c, s) → (cA + sB, sA − cB), which commutes with shifts; on a bounded axis it is any real matrix.
-Weights belong to an axis and a basis: a kernel shared by x and y could not tell ∂p/∂x from ∂p/∂y.
+Weights belong to an axis and a basis: a kernel shared by x and y could not tell ∂p/∂x from ∂p/∂y. The neighbours h₋, h₊
+are a local convolution; they are left out on a periodic axis all of whose modes are kept, where M_a already is every
+convolution there is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from jaxtyping import Float
@@ -61,17 +63,20 @@ def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) ->
 class SpectralBlock(nn.Module):
     """One residual block on latents of any dimension."""
 
-    def __init__(self, width: int, bases: Mapping[str, int], conditions: int, expansion: float) -> None:
-        """`bases`: the modes of each axis and basis the tasks use, such as {"x_periodic": 32}."""
+    def __init__(
+        self, width: int, bases: Mapping[str, int], local: Iterable[str], conditions: int, expansion: float
+    ) -> None:
+        """`bases`: the modes of each axis and basis the tasks use, such as {"x_periodic": 32}; `local`: the axes along
+        which some task needs neighbours.
+        """
         super().__init__()
         hidden = int(expansion * width)
         self.spectral = nn.ParameterDict()
         for name, modes in sorted(bases.items()):
             rows = width if name.endswith("periodic") else 2 * width
             self.spectral[name] = nn.Parameter(torch.randn(modes, rows, 2 * width) / math.sqrt(2 * rows))
-        axes = sorted({name.split("_")[0] for name in bases})
         self.stencil = nn.ParameterDict(
-            {axis: nn.Parameter(torch.randn(2 * width, hidden) / math.sqrt(4 * width)) for axis in axes}
+            {axis: nn.Parameter(torch.randn(2 * width, hidden) / math.sqrt(4 * width)) for axis in sorted(local)}
         )
         self.inner = nn.Linear(2 * width, hidden)
         self.outer = nn.Linear(hidden, width)
@@ -99,8 +104,9 @@ class SpectralBlock(nn.Module):
         gain, shift, gate = self.modulation(conditions).view(shape).chunk(3, -1)
         h = torch.addcmul(shift + x, x, gain)
         parts, weights = [h, self.mix(h, geometry)], [self.inner.weight.T]
-        for axis in range(len(boundary.sides)):
-            parts += neighbours(h, axis, boundary)
-            weights.append(self.stencil[AXES[axis]])
+        for axis, needed in enumerate(geometry.local):
+            if needed:
+                parts += neighbours(h, axis, boundary)
+                weights.append(self.stencil[AXES[axis]])
         inner = F.linear(torch.cat(parts, -1), torch.cat(weights).T, self.inner.bias)
         return x + (1 + gate) * self.outer(F.silu(inner))
