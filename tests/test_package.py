@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from conftest import SMALLER
 
 from ups.config.load import packaged_configs
 
@@ -47,3 +48,6 @@ def test_a_wheel_works_in_a_fresh_environment_without_the_checkout(tmp_path):
         path for path in (ROOT / "src" / "ups").rglob("*.py") if not (site / path.relative_to(ROOT / "src")).exists()
     ]
     assert not missing
+
+    call(tmp_path / "venv" / "bin" / "ups", "--quiet", "run", "quickstart", *SMALLER)
+    assert (tmp_path / "runs" / "quickstart" / "report.html").is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 from conftest import SMALLER
 
 from ups import pipeline
-from ups.errors import UserError
+from ups.errors import STOPPED, UserError
 
 VIEWS = {"advection": ["one_step", "rollout"], "burgers": ["one_step", "rollout"], "darcy": ["one_step"]}
 
@@ -71,7 +72,9 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_number
     """Interrupted in training; the model's metrics are equal to the last digit (the FNOs' budgets are in seconds)."""
     command = [sys.executable, "-m", "ups", "run", "quickstart", *SMALLER]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
     events = tmp_path / "runs" / "quickstart" / "events.jsonl"
     deadline = time.monotonic() + 120
     while not (events.exists() and b'"step"' in events.read_bytes()):
@@ -79,7 +82,7 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_number
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == pipeline.STOPPED, output
+    assert process.returncode == STOPPED, output
     assert "is saved in" in output and "start the same command again" in output
     again = ups("run", "quickstart", *SMALLER, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
@@ -91,9 +94,24 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_number
                 assert resumed["tasks"][task][view][name]["model"] == entry["model"], (task, view, name)
 
 
-def test_a_run_directory_in_use_is_refused(finished_run: Path, tmp_path: Path) -> None:
-    import fcntl
+def test_ctrl_c_while_data_are_made_keeps_what_was_solved(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ups", "run", "quickstart", *SMALLER, "tasks.burgers.make.trajectories=640"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    data = tmp_path / "runs" / "quickstart" / "data"
+    deadline = time.monotonic() + 120
+    while not (solved := list(data.glob(".1D_Burgers*/*.safetensors"))):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == STOPPED, output
+    assert "640 trajectories of burgers, nu=0.01 are kept" in output
+    assert all(chunk.exists() for chunk in solved)
+    outcome = json.loads((tmp_path / "runs" / "quickstart" / "outcome.json").read_text())
+    assert outcome["state"] == "interrupted"
 
+
+def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "quickstart"
     folder.mkdir(parents=True)
     with (folder / ".lock").open("w") as lock:

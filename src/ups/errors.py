@@ -1,9 +1,18 @@
-"""The one exception a user's mistake raises.
+"""The exceptions the command line knows.
 
 `UserError` carries one sentence: what is wrong, where (field, file, key), and what to do. The command line prints it
-without a traceback and exits with code 2; everything else that escapes is our bug and exits with 1.
+without a traceback and exits with code 2. `Stopped` is a wish of the user's: exit code 75, start again to go on.
+Everything else that escapes is our bug and exits with 1.
 """
 
 
 class UserError(Exception):
     """A mistake the user can mend: one sentence naming the field or file and the remedy."""
+
+
+class Stopped(Exception):
+    """The user asked to stop (Ctrl-C, SIGTERM) and what had to be saved is saved: the text says what."""
+
+
+STOPPED = 75
+"""Exit code of work that was stopped and can be resumed."""

@@ -20,9 +20,9 @@ import numpy as np
 from ups.config.load import config_hash, load_config, save_config
 from ups.config.schema import RunConfig
 from ups.data.sources import Source, open_source
-from ups.distributed.runtime import Runtime, Stopped
+from ups.distributed.runtime import Runtime
 from ups.durable import write
-from ups.errors import UserError
+from ups.errors import Stopped, UserError
 from ups.evaluation.evaluate import Evaluation
 from ups.evaluation.evaluate import evaluate as judge
 from ups.models.propagator import Propagator
@@ -33,9 +33,6 @@ from ups.simulator import load
 from ups.track.environment import environment
 from ups.track.progress import Progress
 from ups.training.fit import Prepared, fit_fno, fit_operator, prepare
-
-STOPPED = 75
-"""Exit code of a run that was asked to stop and can be resumed."""
 
 
 def run(name: str, overrides: Sequence[str], runs: Path) -> int:
@@ -298,8 +295,7 @@ def _guarded(directory: Path, work: Any, config: RunConfig) -> int:
             work(runtime)
         except Stopped as stopped:
             _outcome(directory, "interrupted", str(stopped))
-            print(f"\nstopped: {stopped}; start the same command again to go on")
-            return STOPPED
+            raise
         except UserError as error:
             _outcome(directory, "failed", str(error))
             raise

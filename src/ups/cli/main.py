@@ -1,6 +1,7 @@
 """`ups`: the commands, and what becomes of their errors.
 
-A user's mistake is one sentence and exit code 2, a bug of ours a traceback and 1, Ctrl-C 130. Commands import what they
+A user's mistake is one sentence and exit code 2, a bug of ours a traceback and 1, work that was stopped and can go on
+75, any other Ctrl-C 130. Commands import what they
 need when they run, so `ups --help` answers at once.
 """
 
@@ -21,7 +22,7 @@ from ups.cli.report import report
 from ups.cli.run import run
 from ups.cli.simulate import simulate
 from ups.cli.train import train
-from ups.errors import UserError
+from ups.errors import STOPPED, Stopped, UserError
 
 
 class Commands(TyperGroup):
@@ -89,6 +90,9 @@ def main() -> NoReturn:
     """Runs the command line and ends the process with its exit code."""
     try:
         app(prog_name="ups")
+    except Stopped as stopped:
+        print(f"\nstopped: {stopped}; start the same command again to go on", file=sys.stderr)
+        sys.exit(STOPPED)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -80,7 +80,7 @@ class FNOConfig(Strict):
     width: Positive = 32
     modes: Positive = 16
     depth: Positive = 4
-    padding: Annotated[int, Field(ge=0)] = 8
+    padding: Share = Field(default=0.125, description="zeros beyond a wall, as a share of the axis")
     batch_size: Positive = 16
     learning_rate: PositiveFloat | None = Field(default=None, description="that of `training` if not given")
 

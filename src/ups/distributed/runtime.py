@@ -19,11 +19,7 @@ from types import FrameType
 import torch
 
 from ups.config.schema import RuntimeConfig
-from ups.errors import UserError
-
-
-class Stopped(Exception):
-    """The user asked to stop (Ctrl-C, SIGTERM) and what had to be saved is saved."""
+from ups.errors import Stopped, UserError
 
 
 @dataclass

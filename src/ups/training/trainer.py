@@ -38,7 +38,7 @@ PATIENCE = 20
 
 
 @dataclass
-class Progress:
+class State:
     """Where the training stands; all of it is in every checkpoint."""
 
     step: int = 0
@@ -77,7 +77,7 @@ class Trainer:
         self.optimiser = build_optimiser(self.model, config)
         self.ema = EMA(self.model, config.ema)
         self.stepper = Step(self.stage, self.optimiser, self.ema, config.clip)
-        self.state = Progress()
+        self.state = State()
         self.events = Events(directory / "events.jsonl")
         self._resume()
 
@@ -112,7 +112,7 @@ class Trainer:
         self.state.step += 1
         return loss
 
-    def fit(self, report: Callable[[int, str], None] = lambda step, text: None) -> Progress:
+    def fit(self, report: Callable[[int, str], None] = lambda step, text: None) -> State:
         """Train to the last step. On Ctrl-C or SIGTERM: save, then `Stopped`."""
         config, state = self.config, self.state
         began = time.monotonic() - state.seconds
@@ -190,5 +190,5 @@ class Trainer:
                 tensor.copy_(tensors[f"ema.{name}"])
         load_optimiser(self.optimiser, self.model.named_parameters(), tensors)
         saved = manifest.content["progress"]
-        self.state = Progress(**(saved | {"best": math.inf if saved["best"] is None else saved["best"]}))
+        self.state = State(**(saved | {"best": math.inf if saved["best"] is None else saved["best"]}))
         self.events.write("resumed", step=self.state.step, notes=list(manifest.warnings))

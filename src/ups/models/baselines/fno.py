@@ -47,7 +47,9 @@ class SpectralConvolution(nn.Module):
 class FNO(nn.Module):
     """One FNO for one task."""
 
-    def __init__(self, task: TaskSpec, *, width: int = 32, modes: int = 16, depth: int = 4, padding: int = 8) -> None:
+    def __init__(
+        self, task: TaskSpec, *, width: int = 32, modes: int = 16, depth: int = 4, padding: float = 0.125
+    ) -> None:
         super().__init__()
         self.task, self.padding = task, padding
         convolution = nn.Conv1d if task.dimension == 1 else nn.Conv2d
@@ -84,8 +86,9 @@ class FNO(nn.Module):
             ),
         ]
         x = self.lift(torch.cat(parts, 1))
-        pads = [p for wraps in reversed(spec.boundary.periodic) for p in (0, 0 if wraps else self.padding)]
-        x = F.pad(x, pads)
+        # A share of the length, not a number of points: the padded domain must be the same on every grid.
+        ends = [0 if wraps else round(self.padding * n) for wraps, n in zip(spec.boundary.periodic, space, strict=True)]
+        x = F.pad(x, [p for end in reversed(ends) for p in (0, end)])
         for i, (spectral, local) in enumerate(zip(self.spectral, self.local, strict=True)):
             x = spectral(x) + local(x)
             x = F.gelu(x) if i < len(self.local) - 1 else x
