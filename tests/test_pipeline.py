@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -25,6 +24,10 @@ def ups(*arguments: str, cwd: Path, **options) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [sys.executable, "-m", "ups", *arguments], cwd=cwd, capture_output=True, text=True, timeout=200, **options
     )
+
+
+def start(command: list[str], cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_a_finished_run_has_everything_in_its_directory(finished_run: Path) -> None:
@@ -48,7 +51,7 @@ def test_a_finished_run_has_everything_in_its_directory(finished_run: Path) -> N
 
 def test_a_finished_run_is_not_done_again(finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (finished_run / "metrics.json").stat().st_mtime_ns
-    assert pipeline.run("quickstart", SMALLER, finished_run.parent) == 0
+    pipeline.run("quickstart", SMALLER, finished_run.parent)
     assert "nothing to do" in capsys.readouterr().out
     assert (finished_run / "metrics.json").stat().st_mtime_ns == before
 
@@ -71,10 +74,7 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_number
 ) -> None:
     """Interrupted in training; the model's metrics are equal to the last digit (the FNOs' budgets are in seconds)."""
     command = [sys.executable, "-m", "ups", "run", "quickstart", *SMALLER]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
+    process = start(command, tmp_path)
     events = tmp_path / "runs" / "quickstart" / "events.jsonl"
     deadline = time.monotonic() + 120
     while not (events.exists() and b'"step"' in events.read_bytes()):
@@ -96,7 +96,7 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_number
 
 def test_ctrl_c_while_data_are_made_keeps_what_was_solved(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ups", "run", "quickstart", *SMALLER, "tasks.burgers.make.trajectories=640"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = start(command, tmp_path)
     data = tmp_path / "runs" / "quickstart" / "data"
     deadline = time.monotonic() + 120
     while not (solved := list(data.glob(".1D_Burgers*/*.safetensors"))):
@@ -156,7 +156,7 @@ def burgers_file(finished_run: Path, tmp_path: Path) -> Path:
 
 
 def test_files_of_the_published_layout_train_too(burgers_file: Path, tmp_path: Path) -> None:
-    assert pipeline.run(str(files_config(tmp_path, burgers_file.name)), [], tmp_path / "runs") == 0
+    pipeline.run(str(files_config(tmp_path, burgers_file.name)), [], tmp_path / "runs")
     metrics = json.loads((tmp_path / "runs" / "mine" / "metrics.json").read_text())
     assert metrics["tasks"]["burgers"]["rollout"]["nrmse"].keys() == {"model", "persistence", "ci95"}
 
@@ -200,6 +200,6 @@ def test_a_task_defined_in_yaml_needs_no_change_of_the_package(burgers_file: Pat
         "define: {dimension: 1, channels: [w], boundary: periodic, latent_spacing: 0.03125, parameters: [nu], dt: 0.05}"
     )
     path.write_text(path.read_text().replace("burgers: {files", f"shock_tube: {{{define}, files"))
-    assert pipeline.run(str(path), ["name=own"], tmp_path / "runs") == 0
+    pipeline.run(str(path), ["name=own"], tmp_path / "runs")
     metrics = json.loads((tmp_path / "runs" / "own" / "metrics.json").read_text())
     assert list(metrics["tasks"]) == ["shock_tube"]

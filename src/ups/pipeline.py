@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ from ups.track.progress import Progress
 from ups.training.fit import Prepared, fit_fno, fit_operator, prepare
 
 
-def run(name: str, overrides: Sequence[str], runs: Path) -> int:
-    """Do whatever of the run is not done yet; the exit code."""
+def run(name: str, overrides: Sequence[str], runs: Path) -> None:
+    """Do whatever of the run is not done yet, then print its table."""
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
     finished = _finished(directory, config)
@@ -45,16 +45,13 @@ def run(name: str, overrides: Sequence[str], runs: Path) -> int:
     else:
         command = " ".join(["ups run", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
         with _claimed(directory, config):
-            code = _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
-        if code:
-            return code
+            _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
         finished = json.loads((directory / "metrics.json").read_text())
     print(metrics_table(finished))
     print(f"\nreport: {directory / 'report.html'}")
-    return 0
 
 
-def train(name: str, overrides: Sequence[str], runs: Path) -> int:
+def train(name: str, overrides: Sequence[str], runs: Path) -> None:
     """Data and the operator only."""
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
@@ -65,7 +62,7 @@ def train(name: str, overrides: Sequence[str], runs: Path) -> int:
         print(f"trained for {seconds:.0f} s; checkpoints: {directory / 'checkpoints'}")
 
     with _claimed(directory, config):
-        return _guarded(directory, work, config)
+        _guarded(directory, work, config)
 
 
 def evaluate(directory: Path) -> dict[str, Any]:
@@ -287,7 +284,7 @@ def _claimed(directory: Path, config: RunConfig) -> Iterator[None]:
         yield
 
 
-def _guarded(directory: Path, work: Any, config: RunConfig) -> int:
+def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig) -> None:
     """Run `work`; write how it ended to `outcome.json`."""
     with Runtime.start(config.runtime, config.seed) as runtime:
         write(directory / "env.json", (json.dumps(environment(), indent=1) + "\n").encode())
@@ -300,7 +297,6 @@ def _guarded(directory: Path, work: Any, config: RunConfig) -> int:
             _outcome(directory, "failed", str(error))
             raise
     _outcome(directory, "finished", "")
-    return 0
 
 
 def _outcome(directory: Path, state: str, reason: str) -> None:

@@ -174,7 +174,7 @@ def test_noise_reaches_the_loss_in_proportion_to_the_sample(prepared) -> None:
     spec, stores = prepared
     batch = window(stores, "advection", 2)
     kick = torch.randn(batch.values[:, :1].shape, generator=torch.Generator().manual_seed(0))
-    quiet, loud = (float(OperatorStage(spec.build(0), size).loss(batch, kick).total) for size in (0.0, 0.5))
+    quiet, loud = (OperatorStage(spec.build(0), size).loss(batch, kick).total.item() for size in (0.0, 0.5))
     # The untrained model is persistence: its error grows by about the noise, half of each sample's rms.
     assert loud > quiet + 0.05
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from ups.cli.arguments import Config, Overrides, Runs
 
 
@@ -19,4 +17,4 @@ def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs")) 
     """
     from ups import pipeline
 
-    raise typer.Exit(pipeline.run(config, overrides or [], runs))
+    pipeline.run(config, overrides or [], runs)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from ups.cli.arguments import Config, Overrides, Runs
 
 
@@ -18,4 +16,4 @@ def train(config: Config, overrides: Overrides = None, runs: Runs = Path("runs")
     """
     from ups import pipeline
 
-    raise typer.Exit(pipeline.train(config, overrides or [], runs))
+    pipeline.train(config, overrides or [], runs)
