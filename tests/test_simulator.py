@@ -93,6 +93,16 @@ def test_grid_points_give_what_the_grid_gives(small: Simulator) -> None:
     assert torch.allclose(points, whole, rtol=0, atol=1e-12)
 
 
+def test_a_finer_start_is_stepped_on_the_trained_grid_and_decoded_on_its_own(small: Simulator) -> None:
+    fine = torch.randn(16, 1, dtype=torch.float64)
+    coarse = fine.view(8, 2, 1).mean(1)  # what eight cells make of it
+    points = Grid.cell_centred((16,)).points()
+    by_fine = small.rollout(fine, times=[0.0, 0.1, 0.3], conditions={"beta": 0.4})
+    by_coarse = small.rollout(coarse, times=[0.0, 0.1, 0.3], conditions={"beta": 0.4}, at=points)
+    assert torch.equal(by_fine.values[0], fine)
+    assert torch.allclose(by_fine.values[1:], by_coarse.values[1:], rtol=0, atol=1e-12)
+
+
 def test_a_time_between_steps_is_interpolated_and_said_to_be(small: Simulator) -> None:
     u0 = torch.randn(8, 1, dtype=torch.float64)
     result = small.rollout(u0, times=[0.1, 0.15], conditions={"beta": 0.4})

@@ -24,6 +24,7 @@ from torch import Tensor
 from ups.distributed import checkpoint
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
+from ups.models.geometry import moved
 from ups.models.interpolation import axis_matrix, interpolate
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
@@ -119,6 +120,8 @@ class Simulator:
         else:
             dt, when = self._schedule(learned, steps, times, dt, notes)
             values = self._advance(learned, frames, static, parameters, grid, query, dt, when)
+            if at is None:
+                values = values.reshape(*values.shape[:2], *grid.shape, values.shape[-1])
         values = values if batched else values[0]
         return Rollout(values, when, learned.spec.channel_names, name, tuple(notes))
 
@@ -133,15 +136,25 @@ class Simulator:
         dt: float,
         when: Float[Tensor, " T"],
     ) -> Float[Tensor, "B T *points C"]:
-        """States at the steps around every wanted time, then a cubic in time, exact on the steps themselves."""
-        name, normaliser = learned.spec.name, learned.normaliser
+        """States at the steps around every wanted time, then a cubic in time, exact on the steps themselves.
+
+        The model steps on the grid it was trained on; a start on another one is brought there, and every state is
+        decoded at the points of the other: errors of an untrained spacing would add up step by step.
+        """
+        name, normaliser, periodic = learned.spec.name, learned.normaliser, learned.spec.boundary.periodic
+        frames = normaliser.normalise(frames)
+        start = frames[:, -1] if query is None else interpolate(frames[:, -1], grid, periodic, query, 3)
+        if not grid.same_as(learned.grid):
+            if query is None:
+                query, start = grid.points().to(start), start.flatten(1, -2)
+            lags = frames.flatten(0, 1)
+            frames = moved(lags, grid, learned.grid, periodic).unflatten(0, frames.shape[:2])
+            static = moved(static, grid, learned.grid, periodic)
+            grid = learned.grid
         on_steps = bool(((when / dt - (when / dt).round()).abs() < 1e-6).all())
         last = int(torch.ceil(when[-1] / dt - 1e-6)) + (0 if on_steps else 1)
-        history = start_history(normaliser.normalise(frames), learned.spec.history)
+        history = start_history(frames, learned.spec.history)
         lead = history.new_full((len(history),), dt)
-        start = history[:, -1]
-        if query is not None:
-            start = interpolate(start, grid, learned.spec.boundary.periodic, query, 3)
         shown = [normaliser.physical(start)]
         for state in roll_out(self.model, name, history, static, parameters, lead, grid, last):
             seen = state if query is None else self.model(name, history, static, parameters, lead, grid, query)

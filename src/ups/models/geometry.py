@@ -7,6 +7,7 @@ depend on positions alone, are made in float64 once per grid and kept by the mod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Grid
 from ups.models.bases import cell_widths, transforms
-from ups.models.interpolation import axis_matrix
+from ups.models.interpolation import apply_along, axis_matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +51,15 @@ class Frame:
 
 
 def resampling(
-    source: Float[Tensor, " n"], target: Float[Tensor, " m"], extent: tuple[float, float], periodic: bool
+    source: Float[Tensor, " n"],
+    target: Float[Tensor, " m"],
+    extent: tuple[float, float],
+    periodic: bool,
+    order: int = 1,
 ) -> Float[Tensor, "m n"]:
-    """Bring an axis to other positions: overlap averages where the source is finer, linear interpolation elsewhere."""
+    """Bring an axis to other positions: overlap averages where the source is finer, interpolation elsewhere."""
     if len(source) <= len(target):
-        return axis_matrix(source, extent, periodic, target, 1)
+        return axis_matrix(source, extent, periodic, target, order)
     length = extent[1] - extent[0]
     wide = cell_widths(target, extent, periodic)
     narrow = cell_widths(source, extent, periodic)
@@ -66,6 +71,17 @@ def resampling(
         high = torch.minimum((left_t + wide)[:, None], (left_s + narrow)[None] + shift)
         overlap += (high - low).clamp_min(0)
     return overlap / wide[:, None]
+
+
+def moved(
+    values: Float[Tensor, "B *space C"], source: Grid, target: Grid, periodic: Sequence[bool]
+) -> Float[Tensor, "B *target C"]:
+    """Fields on another grid: averaged where theirs is finer, by cubics where it is coarser."""
+    for axis, wraps in enumerate(periodic):
+        span = source.extent[axis]
+        matrix = resampling(source.positions[axis], target.positions[axis], span, wraps, 3)
+        values = apply_along(matrix.to(values), values, axis)
+    return values
 
 
 def _left_edges(positions: Tensor, extent: tuple[float, float], periodic: bool) -> Tensor:
