@@ -81,8 +81,8 @@ def test_every_command_is_in_this_list():
         (["data", "make", "advection"], "Missing option '--out'"),
         (["data", "make", "advection", "--out", "x", "--count", "many"], "Invalid value for '--count'"),
         (["data", "make", "advection", "--out", "x", "--set", "beta"], "error: --set beta: '' is not a number"),
-        (["simulate", "run", "in", "--out", "x"], "error: say how far"),
-        (["simulate", "run", "in", "--out", "x", "--steps", "3", "--times", "1"], "error: say how far"),
+        (["simulate", "run", "in", "--out", "x", "--steps", "3", "--times", "1"], "error: give --steps or --times"),
+        (["simulate", "run", "in", "--out", "x", "--steps", "3"], "error: in is not a readable .npz file"),
         (["simulate", "run", "in", "--out", "x", "--times", "1,soon"], "error: --times 1,soon: 'soon' is not a number"),
     ],
 )

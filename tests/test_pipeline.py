@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +29,9 @@ def ups(*arguments: str, cwd: Path, **options) -> subprocess.CompletedProcess[st
 
 
 def start(command: list[str], cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
 
 
 def test_a_finished_run_has_everything_in_its_directory(finished_run: Path) -> None:
@@ -94,15 +98,34 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_number
                 assert resumed["tasks"][task][view][name]["model"] == entry["model"], (task, view, name)
 
 
+def test_an_unfinished_training_is_not_evaluated_as_if_it_were_finished(tmp_path: Path, finished_run: Path) -> None:
+    folder = tmp_path / "runs" / "quickstart"
+    shutil.copytree(finished_run, folder)
+    shutil.rmtree(folder / "checkpoints" / "step_00000040")
+    with pytest.raises(UserError, match="trained to step 20 of 40"):
+        pipeline.evaluate(folder)
+
+
+def test_without_its_fnos_a_run_is_evaluated_but_not_finished(tmp_path: Path, finished_run: Path) -> None:
+    folder = tmp_path / "runs" / "quickstart"
+    shutil.copytree(finished_run, folder)
+    shutil.rmtree(folder / "baselines")
+    metrics = pipeline.evaluate(folder)
+    assert metrics["state"] == "evaluated"
+    assert "fno" not in metrics["tasks"]["darcy"]["one_step"]["nrmse"]
+    assert "ups run quickstart" in json.loads((folder / "evaluation" / "details.json").read_text())["command"]
+
+
 def test_ctrl_c_while_data_are_made_keeps_what_was_solved(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ups", "run", "quickstart", *SMALLER, "tasks.burgers.make.trajectories=640"]
+    command = [sys.executable, "-m", "ups", "run", "quickstart", *SMALLER]
+    command += ["tasks.burgers.make.trajectories=640", "data.workers=2"]
     process = start(command, tmp_path)
     data = tmp_path / "runs" / "quickstart" / "data"
     deadline = time.monotonic() + 120
     while not (solved := list(data.glob(".1D_Burgers*/*.safetensors"))):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
     output, _ = process.communicate(timeout=60)
     assert process.returncode == STOPPED, output
     assert "640 trajectories of burgers, nu=0.01 are kept" in output

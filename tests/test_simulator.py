@@ -135,6 +135,10 @@ def test_what_was_never_seen_is_warned_of(small: Simulator) -> None:
         ({"steps": 1, "conditions": {"beta": 0.4}, "at": [[0.2, 0.3]]}, r"\(P, 1\)"),
         ({"steps": 1, "conditions": {"beta": float("nan")}}, "NaN"),
         ({"steps": 1, "conditions": {"beta": torch.rand(3)}}, "one per sample"),
+        ({"steps": 1, "conditions": {"beta": "fast"}}, "give numbers"),
+        ({"steps": 1.5, "conditions": {"beta": 0.4}}, "whole number"),
+        ({"steps": 1, "dt": float("inf"), "conditions": {"beta": 0.4}}, "positive time"),
+        ({"steps": 1, "conditions": {"beta": 0.4}, "grid": Grid.cell_centred((9,))}, "must agree"),
     ],
 )
 def test_mistakes_are_named(small: Simulator, arguments: dict, sentence: str) -> None:
@@ -149,6 +153,14 @@ def test_a_start_of_the_wrong_shape_or_with_nan_is_refused(small: Simulator) -> 
         small.rollout(torch.full((8, 1), torch.nan), steps=1, conditions={"beta": 0.4})
     with pytest.raises(UserError, match="needs an initial field"):
         small.rollout(steps=1, conditions={"beta": 0.4})
+
+
+def test_static_fields_of_a_wrong_shape_are_refused(small: Simulator) -> None:
+    for field in (torch.rand(4), torch.rand(2, 4, 4, 1)):
+        with pytest.raises(UserError, match="static field 'a'"):
+            small.rollout(conditions={"a": field})
+    with pytest.raises(UserError, match="static field 'a'"):
+        small.rollout(torch.zeros(2, 4, 4, 1), conditions={"a": torch.rand(3, 4, 4)}, task="flow")
 
 
 def test_a_loaded_run_takes_trajectories_and_finer_grids(finished_run: Path) -> None:

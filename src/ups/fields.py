@@ -110,10 +110,6 @@ class Grid:
         """All points in row-major order, as a list of coordinates."""
         return torch.stack(torch.meshgrid(*self.positions, indexing="ij"), -1).reshape(-1, self.dimension)
 
-    def coarsened(self, stride: int) -> Grid:
-        """Every `stride`-th point along each axis."""
-        return Grid(tuple(p[::stride] for p in self.positions), self.extent)
-
     def same_as(self, other: Grid) -> bool:
         return (
             self.extent == other.extent
@@ -245,6 +241,9 @@ class TaskSpec:
             raise UserError(f"task {self.name!r}: give at least one channel")
         if self.steady == (self.dt is not None):
             raise UserError(f"task {self.name!r}: a transient task needs dt, a steady one has none")
+        walls = [side for pair in self.boundary.sides for side in pair if side.kind == "value"]
+        if self.steady and any(value != 0 for side in walls for value in side.value):
+            raise UserError(f"task {self.name!r}: a steady task starts from zero, so its wall values must be zero")
         if not (math.isfinite(self.latent_spacing) and self.latent_spacing > 0):
             raise UserError(f"task {self.name!r}: latent_spacing is {self.latent_spacing}; give a positive length")
 

@@ -20,6 +20,7 @@ import numpy as np
 from ups.config.load import config_hash, load_config, save_config
 from ups.config.schema import RunConfig
 from ups.data.sources import Source, open_source
+from ups.distributed import checkpoint
 from ups.distributed.runtime import Runtime
 from ups.durable import write
 from ups.errors import Stopped, UserError
@@ -57,7 +58,7 @@ def train(name: str, overrides: Sequence[str], runs: Path) -> None:
     directory = runs / config.name
 
     def work(runtime: Runtime) -> None:
-        tasks, _ = _data(runtime, config, directory)
+        tasks, _ = _timed_data(runtime, config, directory)
         seconds = fit_operator(runtime, config, tasks, directory)
         print(f"trained for {seconds:.0f} s; checkpoints: {directory / 'checkpoints'}")
 
@@ -68,9 +69,14 @@ def train(name: str, overrides: Sequence[str], runs: Path) -> None:
 def evaluate(directory: Path) -> dict[str, Any]:
     """Judge a trained run (again) and write its `metrics.json`."""
     config = _config_of(directory)
-    with Runtime.start(config.runtime, config.seed) as runtime:
+    done, wanted = _training(directory)["step"], config.training.steps
+    if done < wanted:
+        raise UserError(f"{directory} is trained to step {done} of {wanted}; finish it first, with its own command")
+    details = directory / "evaluation" / "details.json"
+    command = json.loads(details.read_text())["command"] if details.exists() else f"ups run {directory / 'config.yaml'}"
+    with _claimed(directory, config), Runtime.start(config.runtime, config.seed) as runtime:
         _, sources = _data(runtime, config, directory)
-        return _evaluate(runtime, config, directory, sources, f"ups evaluate {directory}")
+        return _evaluate(runtime, config, directory, sources, command)
 
 
 def report(directory: Path) -> Path:
@@ -81,9 +87,8 @@ def report(directory: Path) -> Path:
 
 
 def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: str) -> None:
-    tasks, sources = _data(runtime, config, directory)
-    seconds = fit_operator(runtime, config, tasks, directory)
-    left = seconds
+    tasks, sources = _timed_data(runtime, config, directory)
+    left = fit_operator(runtime, config, tasks, directory)
     for number, name in enumerate(config.fno):  # what one FNO used more or less than its share, the next ones have
         share = left / (len(config.fno) - number)
         left -= fit_fno(runtime, config, name, tasks[name], share, directory / "baselines" / f"fno_{name}")
@@ -93,9 +98,17 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
     report(directory)
 
 
-def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
-    """Make or open every task's data, then statistics and the store; the time it took is kept."""
+def _timed_data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
+    """`_data`, its seconds added up over interruptions."""
     began = time.monotonic()
+    try:
+        return _data(runtime, config, directory)
+    finally:
+        _note_seconds(directory, data=_seconds(directory).get("data", 0.0) + time.monotonic() - began)
+
+
+def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
+    """Make or open every task's data, then statistics and the store."""
     sources, tasks = {}, {}
     for number, (name, task) in enumerate(config.tasks.items()):
         with _data_progress(name) as show:
@@ -109,7 +122,6 @@ def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[st
             )
         tasks[name] = prepare(sources[name], task.share, config.training.strides, directory / "store")
         runtime.check_stop(f"the data of {name} are kept in {directory}")
-    _note_seconds(directory, data=time.monotonic() - began)
     return tasks, sources
 
 
@@ -141,8 +153,11 @@ def _evaluate(
     """Every view of every task, then `metrics.json` in one act."""
     began = time.monotonic()
     simulator = load(directory, runtime.device)
+    if missing := [name for name in sources if name not in simulator.tasks]:
+        raise UserError(f"the checkpoint in {directory} is of another model: not trained on {', '.join(missing)}")
     budgets = {name: directory / "baselines" / f"fno_{name}" for name in config.fno}
-    fnos: dict[str, Propagator] = {n: load(p, runtime.device).model for n, p in budgets.items() if p.exists()}
+    done = {n: p for n, p in budgets.items() if _training_ended(p)}
+    fnos: dict[str, Propagator] = {n: load(p, runtime.device).model for n, p in done.items()}
     trained = {"operator": _training(directory)} | {f"fno_{n}": _training(budgets[n]) for n in fnos}
     views = [(name, view) for name, source in sources.items() for view in source.tests]
     found: dict[str, Evaluation] = {}
@@ -183,7 +198,7 @@ def _evaluate(
         evaluate=time.monotonic() - began,
     )
     metrics = {
-        "state": "finished",
+        "state": "finished" if fnos.keys() == config.fno.keys() else "evaluated",
         "name": config.name,
         "seconds": seconds,
         "training": trained,
@@ -194,10 +209,13 @@ def _evaluate(
     return metrics
 
 
+def _training_ended(fno: Path) -> bool:
+    budget = fno / "budget.json"
+    return budget.exists() and json.loads(budget.read_text())["steps"] in checkpoint.steps(fno / "checkpoints")
+
+
 def _training(directory: Path) -> dict[str, Any]:
     """Steps and seconds of a training, and the step whose weights were chosen on validation."""
-    from ups.distributed import checkpoint
-
     content = checkpoint.load(directory / "checkpoints")[1].content["progress"]
     return {key: content[key] for key in ("step", "seconds", "best_step", "best")}
 
@@ -205,7 +223,7 @@ def _training(directory: Path) -> dict[str, Any]:
 def _notes(config: RunConfig, trained: dict[str, Any]) -> list[str]:
     notes = [
         f"{name.replace('_', ' on ', 1).replace('fno', 'FNO')}: {t['step']} steps in {t['seconds']:.0f} s of training, "
-        f"weights of step {t['best_step']} chosen on validation rollouts."
+        + (f"weights of step {t['best_step']} chosen on validation." if t["best_step"] >= 0 else "last weights.")
         for name, t in trained.items()
     ]
     if config.fno:
@@ -215,14 +233,15 @@ def _notes(config: RunConfig, trained: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _note_seconds(directory: Path, **seconds: float) -> dict[str, float]:
-    """Seconds of each phase, kept in the run directory; a phase that was resumed adds up in its own checkpoint."""
+def _seconds(directory: Path) -> dict[str, float]:
+    """Seconds of each phase so far, kept in the run directory."""
     path = directory / "seconds.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    if "data" in seconds:
-        seconds["data"] = max(seconds["data"], known.get("data", 0.0))
-    known |= seconds
-    write(path, json.dumps(known).encode())
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _note_seconds(directory: Path, **seconds: float) -> dict[str, float]:
+    known = _seconds(directory) | seconds
+    write(directory / "seconds.json", json.dumps(known).encode())
     return known
 
 

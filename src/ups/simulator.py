@@ -11,6 +11,8 @@ Everything is differentiable in u0 and in the conditions.
 from __future__ import annotations
 
 import difflib
+import math
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,15 +101,20 @@ class Simulator:
         - task: needed when the conditions do not tell it.
         - dt: the task's own step if not given. Times between steps are interpolated by a cubic through those around.
         """
+        given = _flat_conditions(u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions)
         if isinstance(u0, Trajectory):
-            conditions = conditions if conditions is not None else u0.conditions
-            task, u0, grid = task or u0.task, u0.values[0], grid or _grid_of(u0)
-        given = _flat_conditions(conditions)
+            task = task or u0.task or None
+            if task in self.tasks:  # a trajectory also says what its task does not vary
+                spec = self.tasks[task].spec
+                given = {name: v for name, v in given.items() if name in (*spec.parameters, *spec.static)}
+            u0, grid = u0.values[0], grid or _grid_of(u0)
         learned = self._learned(task, given)
         name, notes = learned.spec.name, []
         given = self._checked(learned, given, notes)
         frames, batched = self._frames(learned, u0, given)
         grid = grid or _grid_like(learned.grid, frames.shape[2:-1])
+        if grid.shape != tuple(frames.shape[2:-1]):
+            raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
         query = _query(at, grid)
         query = None if query is None else query.to(frames.device)
         static, parameters = self._conditions(learned, given, frames, grid)
@@ -174,14 +181,14 @@ class Simulator:
             raise UserError("say how far to go with either steps=N or times=[...]")
         assert learned.spec.dt is not None
         step = float(learned.spec.dt if dt is None else dt)
-        if not step > 0:
+        if not 0 < step < math.inf:
             raise UserError(f"dt is {step}; give a positive time")
         if not min(learned.leads) * 0.99 <= step <= max(learned.leads) * 1.01:
             trained = ", ".join(f"{lead:g}" for lead in learned.leads)
             notes.append(f"dt = {step:g} is outside the steps the model was trained on ({trained})")
         if steps is not None:
-            if steps < 1:
-                raise UserError(f"steps is {steps}; give at least 1")
+            if not isinstance(steps, int) or steps < 1:
+                raise UserError(f"steps is {steps!r}; give a whole number, at least 1")
             return step, torch.arange(1, steps + 1, dtype=torch.float64) * step
         when = torch.as_tensor(times, dtype=torch.float64).reshape(-1)
         if len(when) == 0 or float(when.min()) < 0 or bool((when.diff() <= 0).any()) or not bool(when.isfinite().all()):
@@ -221,7 +228,7 @@ class Simulator:
             if name not in given:
                 raise UserError(f"task {spec.name!r} needs the condition {name!r}; pass conditions={{{name!r}: ...}}")
         weight = next(self.model.parameters())
-        values = {name: torch.as_tensor(value).to(weight) for name, value in given.items()}
+        values = {name: _tensor(value, f"condition {name!r}", weight) for name, value in given.items()}
         for name in spec.parameters:
             low, high = learned.ranges[name]
             seen = values[name].detach()
@@ -243,16 +250,18 @@ class Simulator:
             if not spec.steady:
                 raise UserError(f"task {spec.name!r} needs an initial field u0")
             static = given[spec.static[0]] if spec.static else None
+            if static is not None and static.dim() not in (d, d + 1):
+                raise UserError(f"static field {spec.static[0]!r} has shape {tuple(static.shape)}; give {d} axes")
             shape = learned.grid.shape if static is None else tuple(static.shape[-d:])
             batched = static is not None and static.dim() > d
             many = len(static) if static is not None and batched else 1
             return weight.new_zeros(many, 1, *shape, c), batched
-        field = torch.as_tensor(u0).to(weight)
+        field = _tensor(u0, "u0", weight)
         if (field.dim() == d and c == 1) or (field.dim() == d + 1 and c == 1 and field.shape[-1] != 1):
             field = field[..., None]
         if not d + 1 <= field.dim() <= d + 3 or field.shape[-1] != c:
             raise UserError(
-                f"u0 has shape {tuple(torch.as_tensor(u0).shape)}; task {spec.name!r} takes "
+                f"u0 has shape {tuple(np.shape(u0))}; task {spec.name!r} takes "
                 f"({', '.join(AXES[:d])}, {c}) or (batch, {', '.join(AXES[:d])}, {c})"
             )
         if not bool(torch.isfinite(field.detach()).all()):
@@ -268,9 +277,10 @@ class Simulator:
         batch, spec = len(frames), learned.spec
         fields = {}
         for name in spec.static:
-            if tuple(given[name].shape[-spec.dimension :]) != grid.shape:
+            shape = tuple(given[name].shape)
+            if shape not in (grid.shape, (1, *grid.shape), (batch, *grid.shape)):
                 raise UserError(
-                    f"static field {name!r} has shape {tuple(given[name].shape)}, u0 lies on a grid of {grid.shape}"
+                    f"static field {name!r} has shape {shape}; give {grid.shape} or {(batch, *grid.shape)}, as u0 has"
                 )
             fields[name] = given[name].expand(batch, *grid.shape)
         parameters = {}
@@ -289,6 +299,17 @@ def _flat_conditions(conditions: Mapping[str, Any] | Conditions | None) -> dict[
             raise UserError("this model does not take forcings; leave them out")
         return {**conditions.parameters, **conditions.static}
     return dict(conditions)
+
+
+def _tensor(value: Any, what: str, like: Tensor) -> Tensor:
+    """Numbers of any kind as a tensor where the model is."""
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{what} is {value!r}; give numbers ({error})") from None
+    if tensor.is_complex() or tensor.numel() == 0:
+        raise UserError(f"{what} is {'complex' if tensor.is_complex() else 'empty'}; give real numbers")
+    return tensor.to(like)
 
 
 def _grid_of(trajectory: Trajectory) -> Grid:
@@ -345,12 +366,13 @@ def simulate_file(
     parameters: Mapping[str, float],
 ) -> None:
     """`ups simulate`: an `.npz` with `u0` (and static fields by name) in, an `.npz` with values and times out."""
-    if out.exists():
-        raise UserError(f"{out} exists; choose another --out or remove it")
+    if out.exists() or not out.absolute().parent.is_dir():
+        why = "exists" if out.exists() else "is in a folder that is not there"
+        raise UserError(f"{out} {why}; choose another --out")
     try:
         with np.load(start, allow_pickle=False) as arrays:
             fields = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise UserError(
             f"{start} is not a readable .npz file ({error}); save the start with numpy.savez(u0=...)"
         ) from error

@@ -73,7 +73,7 @@ def test_the_same_data_are_kept_and_other_data_never_overwritten(tmp_path):
 
 
 def test_too_little_space_is_said_before_any_work(tmp_path):
-    with pytest.raises(UserError, match="GiB free"):
+    with pytest.raises(UserError, match="MiB free"):
         generate(Darcy(points=1024), 10**12, 0, tmp_path / "deep" / "d.hdf5")
     assert list(tmp_path.iterdir()) == []
 

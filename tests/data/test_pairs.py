@@ -87,7 +87,7 @@ def test_the_real_third_party_pairs_are_read_on_nested_grids():
     train, coarse, fine = (PairsFile(REAL / f"darcy_{n}.pt", "nodal") for n in ("train_16", "test_16", "test_32"))
     assert (len(train), len(coarse), len(fine)) == (1000, 50, 50)
     assert train.grid.shape == (16, 16) and fine.grid.shape == (32, 32)
-    assert fine.grid.coarsened(2).same_as(coarse.grid)
+    assert all(torch.equal(f[::2], c) for f, c in zip(fine.grid.positions, coarse.grid.positions, strict=True))
     small_batch, large_batch = (d.read(range(50), slice(None)) for d in (coarse, fine))
     assert torch.equal(large_batch.values[:, :, ::2, ::2], small_batch.values)  # as their README says
     assert set(small_batch.static["a"].unique().tolist()) == {0.0, 1.0}

@@ -181,7 +181,6 @@ def test_pruning_keeps_the_last_two_and_the_best(tmp_path):
     mark_best(tmp_path, 20)
     assert prune(tmp_path, keep=2) == [10, 30]
     assert steps(tmp_path) == [20, 40, 50] and find(tmp_path, "best") == tmp_path / "step_00000020"
-    assert prune(tmp_path, keep=1, best=40) == []
     mark_best(tmp_path, 50)
     assert prune(tmp_path, keep=1) == [20, 40]
     assert float(load(tmp_path)[0]["w"]) == 50

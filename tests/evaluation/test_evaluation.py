@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -64,7 +66,7 @@ class Solved:
     ids=lambda e: e.name,
 )
 def test_a_coarser_solver_is_less_exact(equation: Advection | Burgers | Darcy) -> None:
-    found = compare([(equation, Solved(equation, 8))], model_nrmse=1.0, model_seconds=0.0, training_seconds=10.0)
+    found = compare([(equation, Solved(equation, 8))], lambda batch: batch.values, training_seconds=10.0)
     errors = [row.nrmse for row in found.rows]
     assert [row.points for row in found.rows] == [64, 32, 16, 8]
     assert errors == sorted(errors)
@@ -75,14 +77,25 @@ def test_a_coarser_solver_is_less_exact(equation: Advection | Burgers | Darcy) -
 def test_breakeven_is_training_over_what_a_simulation_saves() -> None:
     equation = Darcy(points=32)
     data = [(equation, Solved(equation, 4))]
-    found = compare(data, model_nrmse=1.0, model_seconds=0.0, training_seconds=10.0)
-    assert found.equal is not None
-    cheapest = found.rows[found.equal]
-    assert cheapest.seconds == min(row.seconds for row in found.rows)
-    assert found.breakeven == pytest.approx(10.0 / cheapest.seconds)
-    assert compare(data, 1.0, model_seconds=1e3, training_seconds=10.0).breakeven is None
-    exact = compare(data, model_nrmse=0.0, model_seconds=0.0, training_seconds=10.0)
-    assert exact.equal is None or exact.rows[exact.equal].nrmse == 0.0
+    fast = compare(data, lambda batch: 1.5 * batch.values, training_seconds=10.0)
+    assert fast.model_nrmse == pytest.approx(0.5)
+    assert fast.equal is not None and fast.rows[fast.equal].seconds == min(row.seconds for row in fast.rows)
+    assert fast.breakeven == pytest.approx(10.0 / (fast.rows[fast.equal].seconds - fast.model_seconds))
+
+    def slow(batch: Batch) -> torch.Tensor:
+        time.sleep(0.5)
+        return 1.5 * batch.values
+
+    assert compare(data, slow, training_seconds=10.0).breakeven is None
+    exact = compare(data, lambda batch: batch.values, training_seconds=10.0)
+    assert exact.model_nrmse == 0.0 and exact.equal is None and exact.breakeven is None
+
+
+@pytest.mark.parametrize("points", [50, 36])
+def test_solvers_are_coarsened_only_as_far_as_the_grid_divides(points: int) -> None:
+    equation = Burgers(points=points, nu=0.05, frames=3, duration=0.1)
+    found = compare([(equation, Solved(equation, 2))], lambda batch: batch.values, training_seconds=1.0)
+    assert [row.points for row in found.rows] == {50: [50, 25], 36: [36, 18, 9]}[points]
 
 
 def test_a_single_frame_is_repeated_to_fill_the_history() -> None:

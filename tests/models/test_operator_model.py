@@ -174,7 +174,7 @@ def test_another_domain_is_refused() -> None:
 
 
 def test_points_that_do_not_fill_patches_are_refused() -> None:
-    with pytest.raises(UserError, match="do not divide into patches"):
+    with pytest.raises(UserError, match="do not divide into latent cells of 4"):
         Frame(Grid.cell_centred((30,)), PERIODIC, 4)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from ups.metrics import max_error, nrmse, power_spectrum, summarise, vrmse
+from ups.metrics import bootstrap_interval, max_error, nrmse, power_spectrum, vrmse
 from ups.report import Curve, Report, Sample, SolverComparison, SolverRow, TaskPage, summary_rows
 
 TIMES = np.linspace(0, 2, 41)
@@ -17,9 +17,9 @@ def _metrics(samples, steady):
         for name, metric in (("nrmse", nrmse), ("vrmse", vrmse), ("max_error", max_error)):
             models = {"model": "UPS", "fno": "FNO", "persistence": "persistence"}
             truth = _tensors(samples, "truth")
-            found = {k: summarise(metric(_tensors(samples, m), truth)[:, frames], 0) for k, m in models.items()}
-            interval = [found["model"].low, found["model"].high]
-            metrics[view][name] = {key: summary.mean for key, summary in found.items()} | {"ci95": interval}
+            found = {k: metric(_tensors(samples, m), truth)[:, frames].mean((1, 2)) for k, m in models.items()}
+            interval = [float(end) for end in bootstrap_interval(found["model"], 0)]
+            metrics[view][name] = {key: float(values.mean()) for key, values in found.items()} | {"ci95": interval}
     return metrics
 
 

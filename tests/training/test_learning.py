@@ -195,8 +195,8 @@ def test_the_average_follows_the_weights_and_leaves_them_alone() -> None:
     ema.update(1000)
     assert float(ema.averages["weight"]) == pytest.approx(0.5)
     with ema.applied():
-        assert float(layer.weight) == pytest.approx(0.5)
-    assert float(layer.weight) == 1.0
+        assert layer.weight.item() == pytest.approx(0.5)
+    assert layer.weight.item() == 1.0
 
 
 def test_training_lowers_the_error_below_persistence(prepared, tmp_path: Path, runtime: Runtime) -> None:

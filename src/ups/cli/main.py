@@ -100,6 +100,9 @@ def main() -> NoReturn:
             where = f" for {error.filename}" if error.filename else ""
             print(f"error: the disk is full{where}; free some space or choose another folder", file=sys.stderr)
             sys.exit(2)
+        if isinstance(error, OSError) and error.filename:
+            print(f"error: {error.filename}: {error.strerror}; check the path and its permissions", file=sys.stderr)
+            sys.exit(2)
         traceback.print_exc()
         print(f"error: {type(error).__name__}: {error}\nthis is a bug in ups; please report it", file=sys.stderr)
         sys.exit(1)

@@ -20,15 +20,15 @@ def simulate(
     times: Annotated[str | None, typer.Option(metavar="T,T,...", help="Or the times you want.")] = None,
     settings: Settings = None,
 ) -> None:
-    """Simulate with a trained run. The initial fields come from a file.
+    """Simulate with a trained run. The start comes from an .npz file: u0, and static fields by name.
 
     \b
     Example:
       ups simulate runs/quickstart start.npz --task advection --steps 40 --set beta=0.4 --out result.npz
       ups simulate runs/quickstart start.npz --task burgers --times 0.1,0.25 --set nu=0.01 --out result.npz
     """
-    if (steps is None) == (times is None):
-        raise UserError("say how far to simulate with either --steps N or --times T,T,...")
+    if steps is not None and times is not None:
+        raise UserError("give --steps or --times, not both")
     parameters, instants = parse_settings(settings), parse_times(times)
     from ups.simulator import simulate_file
 

@@ -20,7 +20,7 @@ class MakeConfig(Strict):
 
     equation: str
     trajectories: Annotated[int, Field(ge=3)]
-    values: dict[str, list[float]] = {}
+    values: dict[str, Annotated[list[float], Field(min_length=1)]] = {}
     settings: dict[str, Any] = {}
 
 
@@ -55,6 +55,8 @@ class TaskConfig(Strict):
     def _one_source(self) -> TaskConfig:
         if (self.make is None) == (self.files is None):
             raise ValueError("give either make (our solver) or files, not both and not neither")
+        if self.make and self.define:
+            raise ValueError("define goes with files; what make makes is defined by its equation")
         return self
 
 
@@ -121,7 +123,7 @@ class EvaluationConfig(Strict):
 
 class RunConfig(Strict):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
     data: DataConfig = DataConfig()
     operator: OperatorConfig = OperatorConfig()

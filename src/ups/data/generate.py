@@ -25,7 +25,8 @@ import h5py
 import torch
 from safetensors.torch import load_file, save_file
 
-from ups.data.pdebench import TensorWriter, sync
+from ups.data.pdebench import TensorWriter
+from ups.durable import sync
 from ups.equations import Equation
 from ups.errors import UserError
 
@@ -135,7 +136,7 @@ def _check_space(path: Path, equation: Equation, count: int, kept: int) -> None:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise UserError(
-            f"{path}: making it needs {needed / 2**30:.2f} GiB, {place} has {free / 2**30:.2f} GiB free; "
+            f"{path}: making it needs {needed / 2**20:.1f} MiB, {place} has {free / 2**20:.1f} MiB free; "
             "free some space or choose another place"
         )
 
@@ -175,9 +176,9 @@ def _make_chunks(equation: Equation, seed: int, chunks: Sequence[int], folder: P
 
 
 def _start_worker() -> None:
-    """One thread; Ctrl-C ends a worker at once and in silence, and so does its parent's end, however that came."""
+    """One thread. Ctrl-C reaches workers too, but is the parent's to answer; its end, however it came, is theirs."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

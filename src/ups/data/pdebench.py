@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.tasks import task as registered_task
+from ups.durable import sync
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Boundary, Grid, TaskSpec, Trajectory
 
@@ -228,15 +229,6 @@ def write(path: str | Path, trajectories: Sequence[Trajectory], attributes: Mapp
             writer.write(number, trajectory.values[None], static)
 
 
-def sync(path: Path) -> None:
-    """Make a file's bytes, or a folder's names, last through a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _open(path: Path) -> h5py.File:
     if not path.is_file():
         raise UserError(f"{path} is not there; check the path or make the data with `ups data make`")
@@ -265,7 +257,10 @@ def _parameters(path: Path, attributes: Mapping[str, Any]) -> dict[str, float]:
     found = {_PUBLISHED_TO_OURS[name]: float(value) for name, value in _IN_NAME.findall(path.name)}
     for name, value in attributes.items():
         if name in _PUBLISHED_TO_OURS:
-            found[_PUBLISHED_TO_OURS[name]] = float(value)
+            try:
+                found[_PUBLISHED_TO_OURS[name]] = float(value)
+            except (TypeError, ValueError):
+                raise UserError(f"{path}: attribute {name!r} is {value!r}; it must be one number") from None
     return found
 
 

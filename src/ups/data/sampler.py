@@ -54,12 +54,15 @@ def mix_each(prefix: int, values: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"
 
 
 class TaskShare(NamedTuple):
-    """A task as the sampler sees it: how many trajectories of how many frames, and its share of every batch."""
+    """A task as the sampler sees it: how many trajectories of how many frames, its share of every batch, and the
+    frames a step starts from.
+    """
 
     name: str
     trajectories: int
     frames: int
     share: float
+    history: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +141,7 @@ class Sampler:
     def indices(
         self, step: int, window: int, strides: Sequence[tuple[int, float]] = ((1, 1.0),)
     ) -> tuple[TaskIndices, ...]:
-        """The global batch of `step`: windows of `window` steps, that is `window` + 1 frames, one part a task.
+        """The global batch of `step`: a task's history and the `window` frames that follow it, one part a task.
 
         `strides` is a table of (frames from one step to the next, weight); each task draws one a step. Strides too
         long for a task's trajectories are left out of its draw. A task of one frame is steady: its only window is that
@@ -147,7 +150,7 @@ class Sampler:
         parts, first_slot = [], 0
         for task, count in zip(self.tasks, self.counts, strict=True):
             key = mix(self.seed, zlib.crc32(task.name.encode()))
-            steps = window if task.frames > 1 else 0
+            steps = window + task.history - 1 if task.frames > 1 else 0
             stride = _draw_stride(task, steps, strides, mix(key, _STRIDE, step)) if steps else 1
             positions = step * count + np.arange(count, dtype=np.int64)
             epochs, places = np.divmod(positions, task.trajectories)

@@ -46,6 +46,9 @@ def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, s
     if config.latent_spacing is not None:
         spec = replace(spec, latent_spacing=config.latent_spacing)
     times = source.train.times
+    if spec.steady != (len(times) == 1):
+        kind = "steady" if spec.steady else "transient"
+        raise UserError(f"task {name!r} is {kind}, but its data have {len(times)} frames; use the data of that task")
     if not spec.steady:
         dt = float(times[-1] - times[0]) / (len(times) - 1)
         if float((times.diff() - dt).abs().max()) > 1e-4 * dt:
@@ -54,6 +57,8 @@ def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, s
     for view, test in source.tests.items():
         check_disjoint(Splits(source.train, source.validation, test))
         _check_conditions(view, spec, test)
+        _read_through(test)
+    _read_through(source.validation)
     _check_conditions(name, spec, source.train)
     return replace(source, spec=spec)
 
@@ -61,6 +66,7 @@ def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, s
 def _made(name: str, config: TaskConfig, data: DataConfig, root: Path, seed: int, report: Report) -> Source:
     make = config.make
     assert make is not None
+    task(name)
     workers = data.workers or len(os.sched_getaffinity(0))
     equations, parts = [], []
     for number, values in enumerate(itertools.product(*make.values.values())):
@@ -112,13 +118,16 @@ def _opened(name: str, config: TaskConfig, root: Path) -> Source:
     )
 
 
+def _read_through(dataset: Dataset) -> None:
+    """Readers refuse NaN and damage when they read: find it now, not after training. Training data are read anyway."""
+    for start in range(0, len(dataset), 64):
+        dataset.read(range(start, min(start + 64, len(dataset))), slice(None))
+
+
 def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset) -> None:
     """A parameter the model is not told of must not vary: it could not know which equation it solves."""
     if dataset.channels != spec.channel_names:
         raise UserError(f"{name}: the data have channels {dataset.channels}, task {spec.name!r} {spec.channel_names}")
-    if spec.steady != (len(dataset.times) == 1):
-        kind = "steady" if spec.steady else "transient"
-        raise UserError(f"{name}: task {spec.name!r} is {kind}, but its data have {len(dataset.times)} frames")
     parameters = dataset.read(range(len(dataset)), slice(0, 1)).parameters
     for parameter in spec.parameters:
         if parameter not in parameters:

@@ -155,14 +155,13 @@ def find(directory: Path, pointer: str) -> Path | None:
     return target if _NAME.fullmatch(target.name) and target.is_dir() else None
 
 
-def prune(directory: Path, keep: int = 2, best: int | None = None) -> list[int]:
-    """Remove all but the last `keep` checkpoints, the one `best` names, and that of step `best`; what was removed."""
+def prune(directory: Path, keep: int = 2) -> list[int]:
+    """Remove all but the last `keep` checkpoints and the one `best` names; what was removed."""
     if keep < 1:
         raise ValueError("the last checkpoint is never pruned: keep at least 1")
     marked = find(directory, "best")
     present = steps(directory)
-    kept = {*present[-keep:], best}
-    removed = [step for step in present if step not in kept and directory / _name(step) != marked]
+    removed = [step for step in present[:-keep] if directory / _name(step) != marked]
     for step in removed:
         # Renamed first: a half-removed directory must not have a checkpoint's name.
         doomed = (directory / _name(step)).rename(directory / f"{_name(step)}.tmp")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
@@ -73,7 +74,7 @@ def check_transient(name: str, points: int, frames: int, duration: float) -> Non
         raise UserError(f"{name}: points is {points}; give at least 4")
     if frames < 2:
         raise UserError(f"{name}: frames is {frames}; give at least 2")
-    if not duration > 0:
+    if not 0 < duration < math.inf:
         raise UserError(f"{name}: duration is {duration}; give a positive time")
 
 

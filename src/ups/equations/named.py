@@ -24,9 +24,9 @@ def named_equation(name: str, settings: Mapping[str, float]) -> Equation:
         if setting not in kinds:
             raise UserError(f"{name} has no setting {setting!r};{_nearest(setting, kinds)} it has {', '.join(kinds)}")
         whole = kinds[setting] in (int, "int")
-        if whole and value != int(value):
-            raise UserError(f"{name}: {setting} is {value}; give a whole number")
-        given[setting] = int(value) if whole else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or (whole and value != int(value)):
+            raise UserError(f"{name}: {setting} is {value!r}; give a {'whole ' if whole else ''}number")
+        given[setting] = int(value) if whole else float(value)
     return equation(**given)
 
 

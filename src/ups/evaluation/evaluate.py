@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ups.data.sources import Source
 from ups.evaluation.scores import plain, score
-from ups.evaluation.solver import compare, timed
+from ups.evaluation.solver import compare
 from ups.fields import Batch, Dataset, Grid
 from ups.metrics import nrmse, power_spectrum
 from ups.models.propagator import Propagator
@@ -53,7 +53,6 @@ def evaluate(
             predictions["fno"] = steady(fno, learned, truth)
         target, times = truth.values, truth.times[0]
         views["one_step"] = score(learned.spec, predictions, target, times, seed, resamples)
-        work = lambda: steady(model, learned, truth)  # noqa: E731
     else:
         target, times = truth.values[:, 1:], truth.times[0, 1:] - truth.times[0, 0]
         steps = {"model": one_step(model, learned, truth), "persistence": truth.values[:, :-1]}
@@ -66,12 +65,10 @@ def evaluate(
             predictions["fno"] = rollout(fno, learned, truth)
         views["one_step"] = score(learned.spec, steps, target, times, seed, resamples)
         views["rollout"] = score(learned.spec, predictions, target, times, seed, resamples)
-        work = lambda: rollout(model, learned, truth)  # noqa: E731
     solver = None
     if source.solvers:
-        seconds = timed(work)[1] / len(truth)
-        error = float(nrmse(predictions["model"], target).mean())
-        solver = asdict(compare(source.solvers, error, seconds, training_seconds))
+        predict = steady if learned.spec.steady else rollout
+        solver = asdict(compare(source.solvers, lambda batch: predict(model, learned, batch), training_seconds))
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in solver.items()}
     arrays = _arrays(learned, truth, predictions, target, times, pictures)
     return Evaluation(views, solver, arrays)

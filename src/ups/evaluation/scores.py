@@ -18,6 +18,7 @@ from ups.metrics import (
     max_error,
     nrmse,
     pooled_nrmse,
+    relative_l2,
     spectral_error,
     vrmse,
 )
@@ -30,6 +31,7 @@ def per_sample(spec: TaskSpec, prediction: Fields, truth: Fields, times: Float[T
     """Every metric that is a mean over samples, as one number a sample."""
     values = {
         "nrmse": nrmse(prediction, truth),
+        "relative_l2": relative_l2(prediction, truth),
         "max_error": max_error(prediction, truth),
         "boundary_rmse": boundary_rmse(prediction, truth),
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from ups.fields import Batch, Dataset, Grid
 from ups.metrics import nrmse
 from ups.rollout.predict import on_grid, read_all
 
-TRAJECTORIES = 32
+TRAJECTORIES = 64
 LEVELS = 4
 
 
@@ -43,37 +44,42 @@ class Comparison:
 
 
 def compare(
-    parts: Sequence[tuple[Equation, Dataset]], model_nrmse: float, model_seconds: float, training_seconds: float
+    parts: Sequence[tuple[Equation, Dataset]], predict: Callable[[Batch], Tensor], training_seconds: float
 ) -> Comparison:
-    """Solve test trajectories again on the stored grid and on ever coarser ones, batched, as the model runs them."""
+    """The model and ever coarser solvers on the same test trajectories, in the same batches.
+
+    `predict` gives the model's frames (all but the first, or the only one of a steady task).
+    """
     batches = [(equation, read_all(data, max(1, TRAJECTORIES // len(parts)))) for equation, data in parts]
     finest = batches[0][1].grid.shape[0]
-    rows = tuple(_coarse(batches, finest // 2**level) for level in range(LEVELS) if finest // 2**level >= 8)
+    coarser = [finest // 2**level for level in range(LEVELS) if finest % 2**level == 0 and finest // 2**level >= 8]
+    rows = tuple(Coarse(points, *_judged(batches, partial(_solved, points))) for points in coarser)
+    model_nrmse, model_seconds = _judged(batches, lambda _, batch: predict(batch))
     good = [i for i, row in enumerate(rows) if row.nrmse <= model_nrmse]
     equal = min(good, key=lambda i: rows[i].seconds, default=None)
     saved = rows[equal].seconds - model_seconds if equal is not None else 0.0
     return Comparison(rows, model_nrmse, model_seconds, equal, training_seconds / saved if saved > 0 else None)
 
 
-def _coarse(batches: Sequence[tuple[Equation, Batch]], points: int) -> Coarse:
+def _solved(points: int, equation: Equation, batch: Batch) -> Tensor:
+    return equation.coarse(batch, points)
+
+
+def _judged(
+    batches: Sequence[tuple[Equation, Batch]], work: Callable[[Equation, Batch], Tensor]
+) -> tuple[float, float]:
+    """Mean nRMSE over the predicted frames, and seconds a trajectory (the second call's: the first makes tables)."""
     errors: list[Tensor] = []
     seconds = 0.0
     for equation, batch in batches:
-        values, took = timed(lambda equation=equation, batch=batch: equation.coarse(batch, points))
-        seconds += took
-        grid = Grid.cell_centred((points,) * batch.grid.dimension, batch.grid.extent)
-        fine = on_grid(values.flatten(0, 1), grid, batch.grid, batch.boundary.periodic).view(batch.values.shape)
-        transient = batch.values.shape[1] > 1
-        errors.append(nrmse(fine, batch.values.double())[:, 1 if transient else 0 :].flatten(1).mean(1))
-    count = sum(len(batch) for _, batch in batches)
-    return Coarse(points, float(torch.cat(errors).mean()), seconds / count)
-
-
-def timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-    """The second call's time: the first pays for tables and memory."""
-    work()
-    began = time.perf_counter()
-    result = work()
-    if result.is_cuda:
-        torch.cuda.synchronize()
-    return result, time.perf_counter() - began
+        work(equation, batch)
+        began = time.perf_counter()
+        values = work(equation, batch).cpu()
+        seconds += time.perf_counter() - began
+        if values.shape[2:-1] != batch.grid.shape:
+            grid = Grid.cell_centred(values.shape[2:-1], batch.grid.extent)
+            fine = on_grid(values.flatten(0, 1), grid, batch.grid, batch.boundary.periodic)
+            values = fine.unflatten(0, values.shape[:2])
+        frames = max(1, batch.values.shape[1] - 1)
+        errors.append(nrmse(values[:, -frames:], batch.values[:, -frames:].double()).flatten(1).mean(1))
+    return float(torch.cat(errors).mean()), seconds / sum(len(batch) for _, batch in batches)

@@ -1,11 +1,11 @@
 """How far a prediction is from the truth: nRMSE and its kin, spectra, invariants, correlation, intervals.
 
 Every metric takes physical values of shape (N, T, *space, C) and returns one number per sample (and per time and
-channel where that is natural), in float64. Means, medians and intervals over samples are taken afterwards, by
-`summarise` alone. A NaN in a prediction makes the value it touches NaN, never a number that flatters.
+channel where that is natural), in float64. Means, medians and intervals over samples are taken afterwards. A NaN in a
+prediction makes the value it touches NaN, never a number that flatters.
 """
 
-from ups.metrics.bootstrap import Summary, bootstrap_interval, summarise
+from ups.metrics.bootstrap import bootstrap_interval
 from ups.metrics.correlation import correlation, correlation_time
 from ups.metrics.errors import boundary_rmse, max_error, nrmse, pooled_nrmse, relative_l2, vrmse
 from ups.metrics.invariants import conserved_error, conserved_rmse
@@ -13,7 +13,6 @@ from ups.metrics.spectra import BANDS, power_spectrum, spectral_error
 
 __all__ = [
     "BANDS",
-    "Summary",
     "bootstrap_interval",
     "boundary_rmse",
     "conserved_error",
@@ -26,6 +25,5 @@ __all__ = [
     "power_spectrum",
     "relative_l2",
     "spectral_error",
-    "summarise",
     "vrmse",
 ]

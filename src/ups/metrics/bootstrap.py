@@ -1,22 +1,10 @@
-"""From per-sample values to what a table prints: mean, median and the interval the mean is known to."""
+"""From per-sample values to the interval their mean is known to."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A metric over samples; `low` and `high` bound the mean with 95 % confidence."""
-
-    mean: float
-    median: float
-    low: float
-    high: float
 
 
 def bootstrap_interval(
@@ -47,10 +35,3 @@ def central(values: Float[Tensor, "R ..."], level: float = 0.95) -> tuple[Float[
     ends = torch.tensor([tail, 1 - tail], dtype=values.dtype, device=values.device)
     low, high = torch.quantile(values, ends, dim=0)
     return low, high
-
-
-def summarise(values: Float[Tensor, "N ..."], seed: int) -> Summary:
-    """Average each sample over times and channels, then summarise over samples: the sample is the unit of chance."""
-    per_sample = values.double().reshape(values.shape[0], -1).mean(1)
-    low, high = bootstrap_interval(per_sample, seed)
-    return Summary(float(per_sample.mean()), float(per_sample.quantile(0.5)), float(low), float(high))

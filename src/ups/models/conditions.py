@@ -17,8 +17,8 @@ FLOOR = 1e-3
 
 
 def signed_log(value: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-    """sign(v) · ln(1 + |v| / 10⁻³): parameters span decades and may be negative."""
-    return torch.sign(value) * torch.log1p(value.abs() / FLOOR)
+    """asinh(v / 10⁻³) ≈ sign(v) ln(2|v| / 10⁻³): parameters span decades, may be negative, and may pass zero."""
+    return torch.asinh(value / FLOOR)
 
 
 def features(value: Float[Tensor, " B"]) -> Float[Tensor, "B 6"]:

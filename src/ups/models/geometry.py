@@ -47,7 +47,10 @@ class Frame:
     def __post_init__(self) -> None:
         for axis, n in enumerate(self.grid.shape):
             if n % self.patch:
-                raise UserError(f"{n} points along {AXES[axis]} do not divide into patches of {self.patch}")
+                raise UserError(
+                    f"{n} points along {AXES[axis]} do not divide into latent cells of {self.patch}; change them, "
+                    "or the task's latent_spacing so that a whole number of points fits into it"
+                )
 
 
 def resampling(

@@ -18,8 +18,9 @@ CHUNK = 64
 
 
 def read_all(dataset: Dataset, most: int | None = None) -> Batch:
-    """A whole split (or its first `most` trajectories): test splits fit in memory."""
-    return dataset.read(range(min(len(dataset), most or len(dataset))), slice(None))
+    """A whole split, or `most` trajectories spread evenly over it: every parameter value of joined files is there."""
+    count = min(len(dataset), most or len(dataset))
+    return dataset.read(torch.linspace(0, len(dataset) - 1, count).round().long().tolist(), slice(None))
 
 
 @torch.no_grad()

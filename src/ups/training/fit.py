@@ -18,12 +18,12 @@ from ups.data.statistics import statistics
 from ups.distributed.runtime import Runtime
 from ups.durable import write
 from ups.fields import Batch
-from ups.metrics import nrmse
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.rollout.predict import read_all, rollout, steady
 from ups.store.fields import FieldStore
 from ups.track.progress import Progress
+from ups.training.losses import relative_l2
 from ups.training.trainer import Trainer
 
 VALIDATION = 48
@@ -59,17 +59,21 @@ def prepare(source: Source, share: float, strides: Mapping[int, float], folder: 
 
 
 def validator(tasks: Mapping[str, Prepared]) -> Callable[[Propagator], dict[str, float]]:
-    """The validation error of each task: nRMSE of rollouts from the first frame (of the solution, if steady)."""
+    """The validation error of each task: relative L2 per frame of rollouts from the first one (or of the solution).
+
+    As in the loss, a frame counts as no smaller than 1 % of the task's rms: one that vanishes must not blind selection.
+    """
 
     def validate(model: Propagator) -> dict[str, float]:
         errors = {}
         for name, task in tasks.items():
-            batch = task.validation
-            if task.learned.spec.steady:
-                error = nrmse(steady(model, task.learned, batch), batch.values)
+            batch, learned = task.validation, task.learned
+            if learned.spec.steady:
+                prediction, truth = steady(model, learned, batch), batch.values
             else:
-                error = nrmse(rollout(model, task.learned, batch), batch.values[:, 1:])
-            errors[name] = float(error.mean())
+                prediction, truth = rollout(model, learned, batch), batch.values[:, 1:]
+            prediction, truth = (learned.normaliser.normalise(v).flatten(0, 1) for v in (prediction, truth))
+            errors[name] = float(relative_l2(prediction, truth).mean())
         return errors
 
     return validate

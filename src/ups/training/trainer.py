@@ -67,11 +67,13 @@ class Trainer:
         self.stores, self.manifest, self.validate = stores, manifest, validate
         self.checkpoints = directory / "checkpoints"
         self.sampler = Sampler(
-            tuple(TaskShare(name, s.trajectories, s.frames, shares[name]) for name, s in stores.items()),
+            tuple(
+                TaskShare(name, s.trajectories, s.frames, shares[name], model.tasks[name].history)
+                for name, s in stores.items()
+            ),
             seed,
             config.batch_size,
         )
-        self.history = max(model.tasks[name].history for name in stores)
         self.stage = OperatorStage(model.to(runtime.device), config.noise)
         self.model = self.stage.modules()
         self.optimiser = build_optimiser(self.model, config)
@@ -79,19 +81,20 @@ class Trainer:
         self.stepper = Step(self.stage, self.optimiser, self.ema, config.clip)
         self.state = State()
         self.events = Events(directory / "events.jsonl")
+        # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
+        self.sampler.indices(config.steps, rollout_length(config, config.steps), tuple(config.strides.items()))
         self._resume()
 
     def batch(self, step: int) -> Sequence[tuple[Batch, Tensor | None]]:
         """The global batch of a step, one micro-batch a task, with the noise of its first frames."""
-        window = self.history - 1 + rollout_length(self.config, step)
-        parts = self.sampler.indices(step, window, tuple(self.config.strides.items()))
+        parts = self.sampler.indices(step, rollout_length(self.config, step), tuple(self.config.strides.items()))
         batches = []
         for part in (p.slice_for(self.runtime.rank, self.runtime.size) for p in parts):
             batch = self.stores[part.task].gather(part).to(self.runtime.device)
-            shape = (self.history, *batch.values.shape[2:])
-            wanted = self.config.noise > 0 and not self.model.tasks[part.task].steady
-            device = self.runtime.device
-            batches.append((batch, noise(self.seed, step, part.slots, shape, device=device) if wanted else None))
+            task, device = self.model.tasks[part.task], self.runtime.device
+            shape = (task.history, *batch.values.shape[2:])
+            noisy = self.config.noise > 0 and not task.steady
+            batches.append((batch, noise(self.seed, step, part.slots, shape, device=device) if noisy else None))
         return batches
 
     def step(self) -> LossParts:
@@ -191,4 +194,6 @@ class Trainer:
         load_optimiser(self.optimiser, self.model.named_parameters(), tensors)
         saved = manifest.content["progress"]
         self.state = State(**(saved | {"best": math.inf if saved["best"] is None else saved["best"]}))
+        if self.state.best_step == self.state.step:  # a kill between saving and marking
+            checkpoint.mark_best(self.checkpoints, self.state.step)
         self.events.write("resumed", step=self.state.step, notes=list(manifest.warnings))

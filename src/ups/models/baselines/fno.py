@@ -39,8 +39,9 @@ class SpectralConvolution(nn.Module):
             return torch.fft.irfft(out, n=x.shape[-1])
         spectrum = torch.fft.rfft2(x)
         out = torch.zeros_like(spectrum)
-        out[:, :, :m, :m] = torch.einsum("bixy,xyio->boxy", spectrum[:, :, :m, :m], weight[0])
-        out[:, :, -m:, :m] = torch.einsum("bixy,xyio->boxy", spectrum[:, :, -m:, :m], weight[1])
+        a, b = min(m, x.shape[-2] // 2), min(m, spectrum.shape[-1])  # what the grid has, each corner once
+        out[:, :, :a, :b] = torch.einsum("bixy,xyio->boxy", spectrum[:, :, :a, :b], weight[0, :a, :b])
+        out[:, :, -a:, :b] = torch.einsum("bixy,xyio->boxy", spectrum[:, :, -a:, :b], weight[1, :a, :b])
         return torch.fft.irfft2(out, s=x.shape[-2:])
 
 
@@ -54,7 +55,7 @@ class FNO(nn.Module):
         self.task, self.padding = task, padding
         convolution = nn.Conv1d if task.dimension == 1 else nn.Conv2d
         channels = len(task.channels) * task.history + len(task.static) + task.dimension + len(task.parameters)
-        channels += 0 if task.steady else len(task.channels)
+        channels += 0 if task.steady else len(task.channels) + 1
         self.lift = convolution(channels, width, 1)
         self.spectral = nn.ModuleList(SpectralConvolution(width, modes, task.dimension) for _ in range(depth))
         self.local = nn.ModuleList(convolution(width, width, 1) for _ in range(depth))
@@ -74,7 +75,7 @@ class FNO(nn.Module):
         spec = self.task
         batch, space = history.shape[0], grid.shape
         constants = [f"parameter_{p}" for p in spec.parameters]
-        constants += [] if spec.steady else [f"rms_{c}" for c in spec.channel_names]
+        constants += [] if spec.steady else ["lead", *(f"rms_{c}" for c in spec.channel_names)]
         coordinates = torch.stack(torch.meshgrid(*grid.positions, indexing="ij")).to(history)
         parts = [
             history.movedim(-1, 2).flatten(1, 2),

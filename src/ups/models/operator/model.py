@@ -200,7 +200,7 @@ def drift(task: TaskSpec, increment: Float[Tensor, "B *space C"]) -> Float[Tenso
 
 
 def fixed_conditions(task: TaskSpec, frame: Frame) -> dict[str, float]:
-    """What never changes within a task: latent spacing, lengths, boundary kinds, and the steady token."""
+    """What never changes within a task: its grid's spacing, lengths, boundary kinds, and the steady token."""
     values: dict[str, float] = {}
     for axis, (lower, upper) in enumerate(task.boundary.sides):
         values[f"spacing_{axis}"] = frame.grid.spacing[axis]
