@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[st
     """Make or open every task's data, then statistics and the store."""
     sources, tasks = {}, {}
     for number, (name, task) in enumerate(config.tasks.items()):
-        with _data_progress(name) as show:
+        with _displays() as show:
 
             def report(label: str, done: int, total: int, show=show) -> None:
                 show(label, done, total)
@@ -126,25 +126,21 @@ def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[st
 
 
 @contextmanager
-def _data_progress(name: str) -> Iterator[Any]:
-    """A display for each file that is made, opened when its first trajectories are reported."""
-    shown: dict[str, Progress] = {}
+def _displays() -> Iterator[Callable[[str, int, int], None]]:
+    """One display after another: a file that is being made gets its own when its first trajectories are reported."""
+    with ExitStack() as stack:
+        current: dict[str, Progress] = {}
 
-    def show(label: str, done: int, total: int) -> None:
-        if label not in shown:
-            if done == total:  # it was there already
-                return
-            for progress in shown.values():
-                progress.__exit__(None, None, None)
-            shown.clear()
-            shown[label] = Progress(f"making {label}", total=total, unit="trajectories", start=done).__enter__()
-        shown[label].update(done)
+        def show(label: str, done: int, total: int) -> None:
+            if label not in current and done < total:  # else it was there already
+                stack.close()
+                current.clear()
+                display = Progress(f"making {label}", total=total, unit="trajectories", start=done)
+                current[label] = stack.enter_context(display)
+            if label in current:
+                current[label].update(done)
 
-    try:
         yield show
-    finally:
-        for progress in shown.values():
-            progress.__exit__(None, None, None)
 
 
 def _evaluate(

@@ -153,7 +153,7 @@ class Simulator:
         start = frames[:, -1] if query is None else interpolate(frames[:, -1], grid, periodic, query, 3)
         if not grid.same_as(learned.grid):
             if query is None:
-                query, start = grid.points().to(start), start.flatten(1, -2)
+                query, start = grid.points().to(start.device), start.flatten(1, -2)
             lags = frames.flatten(0, 1)
             frames = moved(lags, grid, learned.grid, periodic).unflatten(0, frames.shape[:2])
             static = moved(static, grid, learned.grid, periodic)
