@@ -23,8 +23,8 @@ slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
 
 lint: $(INSTALLED)
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright
 
 # build/ is removed first: setuptools would pack files from it that the sources no longer have.

@@ -1,9 +1,9 @@
 """One table from the same run with several seeds: mean and range of nRMSE, and the ratio to the FNO seed by seed.
 
-    ups run quickstart
-    ups run quickstart seed=1 name=seed1
-    ups run quickstart seed=2 name=seed2
-    python benchmarks/seeds.py runs/quickstart runs/seed1 runs/seed2
+ups run quickstart
+ups run quickstart seed=1 name=seed1
+ups run quickstart seed=2 name=seed2
+python benchmarks/seeds.py runs/quickstart runs/seed1 runs/seed2
 """
 
 import json
