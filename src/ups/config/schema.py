@@ -100,6 +100,9 @@ class TrainingConfig(Strict):
     noise: Annotated[float, Field(ge=0)] = Field(default=0.0, description="input noise, in units of the sample's rms")
     rollout: list[tuple[Share, Positive]] = Field(default=[(0.0, 1)], description="[share of training, steps unrolled]")
     strides: dict[Positive, PositiveFloat] = Field(default={1: 1.0}, description="frames a step spans: weight")
+    precision: Literal["float32", "float64", "bfloat16"] = Field(
+        default="float32", description="bfloat16: the blocks' products only; state, weights and reductions stay float32"
+    )
     validate_every: Positive = 500
     checkpoint_every: Positive = 500
 
@@ -112,8 +115,29 @@ class TrainingConfig(Strict):
 
 
 class RuntimeConfig(Strict):
+    """Where and how a run is computed; nothing here changes what it computes beyond rounding."""
+
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Positive | None = Field(default=None, description="CPU threads; all cores if not given")
+    threads: Positive | None = Field(default=None, description="CPU threads a rank; the cores shared out if not given")
+    strategy: Literal["ddp", "fsdp2", "hsdp"] = "ddp"
+    shard: Positive | None = Field(
+        default=None, description="hsdp: ranks that share one copy; those of a node if not given"
+    )
+    micro_batch: Positive | None = Field(
+        default=None, description="samples of a task a rank takes at once; all if not given"
+    )
+    checkpoint_activations: bool = Field(
+        default=False, description="recompute blocks in the backward pass to save memory"
+    )
+    compile: bool = Field(default=False, description="torch.compile each block")
+    deterministic: bool = Field(default=False, description="only operations that repeat bit for bit, at some speed")
+    deadline: PositiveFloat = Field(
+        default=12.0, description="seconds without a sign of life in a step before it hangs"
+    )
+    restarts: Annotated[int, Field(ge=0)] = Field(
+        default=3, description="crashes in a row without progress, then give up"
+    )
+    hash_every: Positive = Field(default=100, description="steps between comparisons of the ranks' parameters")
 
 
 class EvaluationConfig(Strict):

@@ -1,0 +1,76 @@
+"""Faults on purpose, for tests: `UPS_FAULT="kill at update rank 1 step 7 attempt 0"`; several are separated by `;`.
+
+Without the variable nothing here does anything. A fault strikes at a named place of the program, on one rank, in one
+step and one attempt (0 unless given), so that the same step succeeds after the restart.
+
+    oom        torch's out-of-memory error            raise   another exception
+    segv kill exit0   the process's death by SIGSEGV, by SIGKILL, by exit code 0
+    sleep      never goes on                          skip    leaves out what comes next at this place
+    nan        a loss that is not a number            flip    one parameter differs from its replicas
+    term int   the signal, to this process            full    the disk's refusal
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+KINDS = ("oom", "raise", "segv", "kill", "exit0", "sleep", "skip", "nan", "flip", "term", "int", "full")
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: str
+    place: str
+    rank: int
+    step: int
+    attempt: int = 0
+
+
+def parse(text: str) -> tuple[Fault, ...]:
+    """The faults a variable's text names."""
+    faults = []
+    for entry in filter(None, (part.strip() for part in text.split(";"))):
+        kind, *rest = entry.split()
+        given = dict(zip(rest[::2], rest[1::2], strict=True))
+        if kind not in KINDS:
+            raise ValueError(f"unknown fault {kind!r} in {entry!r}")
+        faults.append(Fault(kind, given["at"], int(given["rank"]), int(given["step"]), int(given.get("attempt", 0))))
+    return tuple(faults)
+
+
+_FAULTS = parse(os.environ.get("UPS_FAULT", ""))
+
+
+def strike(place: str, rank: int, step: int, attempt: int) -> str | None:
+    """Called at `place`: does what a fault for it asks, or returns its kind where only the caller can do it."""
+    if not _FAULTS:
+        return None
+    for fault in _FAULTS:
+        if (fault.place, fault.rank, fault.step, fault.attempt) == (place, rank, step, attempt):
+            return _happen(fault)
+    return None
+
+
+def _happen(fault: Fault) -> str:
+    if fault.kind == "oom":
+        import torch
+
+        raise torch.OutOfMemoryError(f"out of memory, on purpose, at {fault.place}")
+    if fault.kind == "raise":
+        raise RuntimeError(f"a failure on purpose at {fault.place}")
+    if fault.kind == "full":
+        raise OSError(errno.ENOSPC, "No space left on device, on purpose")
+    if fault.kind == "segv":
+        ctypes.string_at(0)
+    if fault.kind == "exit0":
+        os._exit(0)
+    if fault.kind == "sleep":
+        time.sleep(3600)
+    if fault.kind in ("kill", "term", "int"):
+        os.kill(os.getpid(), {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}[fault.kind])
+    return fault.kind
