@@ -19,9 +19,9 @@ from torch import Tensor
 
 from ups.config.schema import TrainingConfig
 from ups.data.sampler import Sampler, TaskShare, noise
-from ups.distributed import checkpoint
-from ups.distributed.optimiser_state import load_optimiser, optimiser_tensors
+from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
 from ups.distributed.runtime import Runtime
+from ups.distributed.saver import Checkpoints
 from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.propagator import Propagator
@@ -65,7 +65,7 @@ class Trainer:
     ) -> None:
         self.runtime, self.config, self.seed = runtime, config, seed
         self.stores, self.manifest, self.validate = stores, manifest, validate
-        self.checkpoints = directory / "checkpoints"
+        self.checkpoints = Checkpoints(directory / "checkpoints")
         self.sampler = Sampler(
             tuple(
                 TaskShare(name, s.trajectories, s.frames, shares[name], model.tasks[name].history)
@@ -144,7 +144,7 @@ class Trainer:
                 paused = time.monotonic()
                 self._save()
                 began += time.monotonic() - paused
-            self.runtime.check_stop(f"step {state.step} of {config.steps} is saved in {self.checkpoints}")
+            self.runtime.check_stop(f"step {state.step} of {config.steps} is saved in {self.checkpoints.directory}")
         self.events.close()
         return state
 
@@ -176,24 +176,14 @@ class Trainer:
     def _save(self) -> None:
         state = self.state
         content = {**self.manifest, "progress": vars(state) | {"best": None if math.isinf(state.best) else state.best}}
-        checkpoint.save(self.checkpoints, state.step, self._tensors(), content)
-        if state.best_step == state.step:
-            checkpoint.mark_best(self.checkpoints, state.step)
-        checkpoint.prune(self.checkpoints)
+        self.checkpoints.save(state.step, self._tensors(), content, best=state.best_step == state.step)
+        self.checkpoints.wait()
 
     def _resume(self) -> None:
-        if not checkpoint.steps(self.checkpoints):
+        refuse_gradients(self.optimiser)
+        manifest = self.checkpoints.load(self._tensors())
+        if manifest is None:
             return
-        own = self._tensors()
-        tensors, manifest = checkpoint.load(self.checkpoints, {n: (t.shape, t.dtype) for n, t in own.items()})
-        with torch.no_grad():
-            for name, tensor in self.model.state_dict().items():
-                tensor.copy_(tensors[f"model.{name}"])
-            for name, tensor in self.ema.averages.items():
-                tensor.copy_(tensors[f"ema.{name}"])
-        load_optimiser(self.optimiser, self.model.named_parameters(), tensors)
         saved = manifest.content["progress"]
         self.state = State(**(saved | {"best": math.inf if saved["best"] is None else saved["best"]}))
-        if self.state.best_step == self.state.step:  # a kill between saving and marking
-            checkpoint.mark_best(self.checkpoints, self.state.step)
         self.events.write("resumed", step=self.state.step, notes=list(manifest.warnings))
