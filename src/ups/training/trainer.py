@@ -21,13 +21,12 @@ from torch import Tensor
 from ups.config.schema import TrainingConfig
 from ups.data.sampler import Sampler, TaskShare, check_ranks, noise
 from ups.distributed import backoff
-from ups.distributed.checkpoint import NotSaved
 from ups.distributed.optimiser_state import optimiser_tensors
 from ups.distributed.parallel import parallelise, replicas_agree
 from ups.distributed.runtime import Runtime
-from ups.distributed.saver import Checkpoints
+from ups.distributed.saver import Checkpoints, NotSaved
 from ups.distributed.vote import Ballot, is_out_of_memory, vote
-from ups.errors import GaveUp, PeerFailed, UserError
+from ups.errors import GaveUp, PeerFailed
 from ups.models.propagator import Propagator
 from ups.store.fields import FieldStore
 from ups.track.tracker import Tracker
@@ -106,7 +105,7 @@ class Trainer:
             directory / "checkpoints",
             rank=runtime.rank,
             size=runtime.size,
-            group=runtime.saving,
+            group=runtime.saving if runtime.size > 1 else None,
             attempt=runtime.ranks.attempt,
         )
         self._resume()
@@ -278,9 +277,12 @@ class Trainer:
         }
 
     def _save(self) -> None:
-        """Begin to write a checkpoint of this step; it ends while training goes on."""
-        state = self.state
+        """Begin to write a checkpoint of this step, once the one before is done; it ends while training goes on."""
         self._saved()
+        self._write()
+
+    def _write(self) -> None:
+        state = self.state
         self.runtime.crumb.mark("checkpoint", state.step)
         content = {**self.manifest, "progress": vars(state) | {"best": None if math.isinf(state.best) else state.best}}
         self.saver.save(state.step, self._tensors(), content, best=state.best_step == state.step)
@@ -290,7 +292,7 @@ class Trainer:
         """Wait until the last checkpoint is on the disk, trying again if it was refused."""
         while not self._saved():
             time.sleep(RETRY)
-            self._save()
+            self._write()
 
     def _saved(self) -> bool:
         """Wait for the checkpoint in flight; whether it was written. Every rank sees the same."""
