@@ -21,7 +21,7 @@ from torch import Tensor
 from ups.config.schema import TrainingConfig
 from ups.data.sampler import Sampler, TaskShare, check_ranks, noise
 from ups.distributed import backoff
-from ups.distributed.optimiser_state import optimiser_tensors
+from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
 from ups.distributed.parallel import parallelise, replicas_agree
 from ups.distributed.runtime import Runtime
 from ups.distributed.saver import Checkpoints, NotSaved
@@ -308,6 +308,7 @@ class Trainer:
         return True
 
     def _resume(self) -> None:
+        refuse_gradients(self.optimiser)
         manifest = self.saver.load(self._tensors())
         if manifest is None:
             return
