@@ -146,6 +146,9 @@ class RuntimeConfig(Strict):
         default=3, description="crashes in a row without progress, then give up"
     )
     hash_every: Positive = Field(default=100, description="steps between comparisons of the ranks' parameters")
+    tracking: list[Literal["tensorboard"]] = Field(
+        default=[], description="where events go besides events.jsonl; tensorboard is an optional extra"
+    )
 
 
 class EvaluationConfig(Strict):
