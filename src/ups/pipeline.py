@@ -23,9 +23,9 @@ from ups.config.schema import RunConfig
 from ups.data.sources import Source, open_source
 from ups.distributed import checkpoint, crash
 from ups.distributed.breadcrumb import Breadcrumb
-from ups.distributed.outcome import Outcome, decide, forget
+from ups.distributed.outcome import Outcome, decide, forget, supervised
 from ups.distributed.runtime import Ranks, Runtime
-from ups.distributed.supervisor import supervise, supervised
+from ups.distributed.supervisor import supervise
 from ups.durable import write
 from ups.errors import GaveUp, Stopped, UserError
 from ups.evaluation.evaluate import Evaluation
@@ -40,8 +40,9 @@ from ups.track.progress import Progress
 from ups.training.fit import Prepared, fit_fno, fit_operator, prepare
 
 
-def run(name: str, overrides: Sequence[str], runs: Path) -> None:
+def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None) -> None:
     """Do whatever of the run is not done yet, then print its table."""
+    _refuse_launchers()
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
     finished = _finished(directory, config)
@@ -49,6 +50,9 @@ def run(name: str, overrides: Sequence[str], runs: Path) -> None:
         print(f"{directory} is finished; nothing to do (remove it, or give another name=..., to run again)\n")
     else:
         command = " ".join(["ups run", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
+        if ranks is not None:
+            command += f" --gpus {ranks}"
+            train_on_ranks(name, overrides, runs, ranks)
         with _claimed(directory, config):
             _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
         finished = json.loads((directory / "metrics.json").read_text())
@@ -73,9 +77,10 @@ def train(name: str, overrides: Sequence[str], runs: Path) -> None:
 
 
 def train_on_ranks(
-    name: str, overrides: Sequence[str], runs: Path, ranks: int, nodes: str, meeting: str | None
+    name: str, overrides: Sequence[str], runs: Path, ranks: int, nodes: str = "1", meeting: str | None = None
 ) -> None:
     """Data and the operator only, on `ranks` supervised processes of this node and those of other nodes."""
+    _refuse_launchers()
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
     command = [sys.executable, "-m", "ups", *(["--quiet"] if Progress.silent else [])]
@@ -84,6 +89,14 @@ def train_on_ranks(
         outcome = supervise(command, directory, ranks, config=config.runtime, nodes=nodes, rendezvous=meeting)
     if outcome.state != "finished":
         raise {"stopped": Stopped, "mistake": UserError, "gave_up": GaveUp}[outcome.state](outcome.reason)
+
+
+def _refuse_launchers() -> None:
+    if "RANK" in os.environ:
+        raise UserError(
+            "RANK is set: this command was started by another launcher (torchrun, mpirun), but starts its own ranks; "
+            "start it by itself, or use `ups train` without --gpus under that launcher"
+        )
 
 
 def evaluate(directory: Path) -> dict[str, Any]:

@@ -64,3 +64,12 @@ def test_many_ranks_take_the_same_path_as_one(
 
 def _train_float32(data: Path, run: Path, settings: dict) -> list[float]:
     return train_small(data, run, runtime=settings, precision="float32")[0]
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("fsdp2", 2)])
+def test_accumulation_and_recomputation_change_nothing(
+    data: Path, alone: dict, tmp_path: Path, strategy: str, ranks: int
+) -> None:
+    settings = {"strategy": strategy, "micro_batch": 1, "checkpoint_activations": True}
+    for _, tensors in run_ranks(ranks, train_small, data, tmp_path, 20, False, settings):
+        assert distance(alone["adamw"][1], tensors, ("model.", "ema.")) <= 1e-10

@@ -28,6 +28,7 @@ from ups.durable import write
 
 _LOG_LINES = 40
 _LONGEST = 20_000
+_WHERE = "<where>"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
@@ -86,14 +87,14 @@ def write_report(
     after = host_state()
     place = (failure or None) and {"phase": failure["phase"], "step": failure["step"]}
     place = place or {"phase": crumb.phase if crumb else "start", "step": crumb.step if crumb else 0}
-    where = f"in {place['phase']}, step {place['step']}"
+    what = what.replace(_WHERE, f"in {place['phase']}, step {place['step']}")
     content = {
         "time": now.isoformat(timespec="milliseconds"),
         "attempt": attempt,
         "rank": rank,
         "kind": kind,
-        "what": what.format(where=where),
-        "cause": _cause(rank, kind, what.format(where=where), failure, stacks.get(rank or 0, ""), before, after),
+        "what": what,
+        "cause": _cause(rank, kind, what, failure, stacks.get(rank or 0, ""), before, after),
         **place,
         "host": socket.gethostname(),
         "device": failure.get("details", {}).get("device", device),
@@ -125,23 +126,23 @@ def _judge(
 ) -> tuple[int | None, str, str]:
     """Who was first, the kind of death, and a phrase with a place for where."""
     if hang is not None:
-        stayed = f"has not moved for {hang.seconds:.1f} s {{where}} (its deadline is {hang.deadline:.0f} s)"
+        stayed = f"has not moved for {hang.seconds:.1f} s {_WHERE} (its deadline is {hang.deadline:.0f} s)"
         return hang.crumb.rank, "hang", f"rank {hang.crumb.rank} {stayed}"
     killed = [d for d in deaths if d.code is not None and d.code < 0]
     if killed:  # an abort is often a survivor's: its watchdog ends it when a peer is gone
         first = min(killed, key=lambda d: (d.code == -signal.SIGABRT, d.order, d.rank))
-        return first.rank, "signal", f"rank {first.rank} was killed by {signal_name(-(first.code or 0))} {{where}}"
+        return first.rank, "signal", f"rank {first.rank} was killed by {signal_name(-(first.code or 0))} {_WHERE}"
     own = [f for f in failures.values() if not f["follows"]]
     if own:
         return _failed("exception", min(own, key=lambda f: f["time"]))
     unsaid = [d for d in deaths if d.code and d.rank not in failures]
     if unsaid:
         first = min(unsaid, key=lambda d: (d.order, d.rank))
-        return first.rank, "exit", f"rank {first.rank} left with code {first.code} {{where}}"
+        return first.rank, "exit", f"rank {first.rank} left with code {first.code} {_WHERE}"
     early = [d for d in deaths if d.code == 0]
     if early:
         first = min(early, key=lambda d: (d.order, d.rank))
-        return first.rank, "exit", f"rank {first.rank} left with code 0 {{where}}, though nothing was decided"
+        return first.rank, "exit", f"rank {first.rank} left with code 0 {_WHERE}, though nothing was decided"
     if failures:
         return _failed("connection", min(failures.values(), key=lambda f: f["time"]))
     return None, "unknown", "the ranks ended without a trace"
@@ -150,7 +151,7 @@ def _judge(
 def _failed(kind: str, failure: Mapping[str, Any]) -> tuple[int, str, str]:
     message = failure["message"].strip().splitlines()
     text = f"{failure['type']}: {message[0][:200]}" if message else failure["type"]
-    return failure["rank"], kind, f"rank {failure['rank']} failed {{where}} with {text}".replace("{text}", "")
+    return failure["rank"], kind, f"rank {failure['rank']} failed {_WHERE} with {text}"
 
 
 def _cause(

@@ -36,7 +36,7 @@ class Fault:
     attempt: int = 0
 
 
-def parse(text: str) -> tuple[Fault, ...]:
+def parse(text: str) -> list[Fault]:
     """The faults a variable's text names."""
     faults = []
     for entry in filter(None, (part.strip() for part in text.split(";"))):
@@ -45,7 +45,7 @@ def parse(text: str) -> tuple[Fault, ...]:
         if kind not in KINDS:
             raise ValueError(f"unknown fault {kind!r} in {entry!r}")
         faults.append(Fault(kind, given["at"], int(given["rank"]), int(given["step"]), int(given.get("attempt", 0))))
-    return tuple(faults)
+    return faults
 
 
 _FAULTS = parse(os.environ.get("UPS_FAULT", ""))
@@ -56,14 +56,15 @@ def strike(place: str, rank: int, step: int, attempt: int, tensors: Sequence[Ten
 
     `tensors` are the loss, whose backward pass is a place of its own, or the parameters.
     """
-    if not _FAULTS:
-        return None
     for fault in _FAULTS:
         if (fault.rank, fault.step, fault.attempt) == (rank, step, attempt):
             if fault.place == place:
+                _FAULTS.remove(fault)  # once: the same step may be tried again
                 return _happen(fault, tensors)
             if place == "loss" and fault.place == "backward":
+                _FAULTS.remove(fault)
                 tensors[0].register_hook(lambda _, fault=fault: _happen(fault, ()) and None)
+                return None
     return None
 
 
