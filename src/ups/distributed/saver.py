@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -192,14 +194,33 @@ class Checkpoints:
             text = (error.strerror if isinstance(error, OSError) else None) or str(error)
             ours = not isinstance(error, UserError | OSError)
             problem = _Problem(self.rank, f"{type(error).__name__}: {text}" if ours else text, ours)
-        answers: list[Any] = [(value, problem)]
-        if self.size > 1:
-            answers = [None] * self.size
-            dist.all_gather_object(answers, (value, problem), group=self.group)
+        answers = self._exchange((value, problem))
         for _, problem in answers:
             if problem is not None:
                 raise failure(problem) from cause
         return [value for value, _ in answers]
+
+    def _exchange(self, value: Any) -> list[Any]:
+        """Each rank's value, on every rank."""
+        if self.size == 1:
+            return [value]
+        own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        lengths = [int(length) for length in self._gather(torch.tensor([own.numel()], device="cpu"))]
+        padded = torch.zeros(max(lengths), dtype=torch.uint8, device="cpu")
+        padded[: own.numel()] = own
+        parts = self._gather(padded)
+        return [pickle.loads(part[:length].numpy().tobytes()) for part, length in zip(parts, lengths, strict=True)]
+
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        gathered = [torch.empty_like(tensor) for _ in range(self.size)]
+        work = dist.all_gather(gathered, tensor, group=self.group, async_op=True)
+        assert work is not None
+        # Not `work.wait()` at once: a thread inside torch's C++ aborts the process when the interpreter ends, which
+        # would turn an exception in training into a SIGABRT in the crash report.
+        while not work.is_completed():
+            time.sleep(0.005)
+        work.wait()
+        return gathered
 
 
 def _not_loaded(problem: _Problem) -> Exception:
