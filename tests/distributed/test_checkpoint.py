@@ -11,9 +11,17 @@ import torch
 from torch import nn
 
 from ups.distributed import checkpoint
-from ups.distributed.checkpoint import NotSaved, find, load, mark_best, prune, save, steps
-from ups.distributed.optimiser_state import allocate, load_optimiser, optimiser_tensors
+from ups.distributed.checkpoint import find, load, point, prune, steps
+from ups.distributed.optimiser_state import allocate, optimiser_tensors, refuse_gradients
+from ups.distributed.saver import Checkpoints, NotSaved
 from ups.errors import UserError
+
+
+def save(directory, step, tensors, manifest, best=False):
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(step, tensors, manifest, best=best)
+    checkpoints.wait()
+    return directory / f"step_{step:08d}"
 
 
 def some_tensors(seed=0):
@@ -79,11 +87,27 @@ def test_nothing_in_a_checkpoint_is_a_pickle(two):
         assert file.read_bytes()[:2] != b"\x80\x02" and not file.read_bytes().startswith(b"PK")
 
 
-def test_saving_is_a_snapshot(tmp_path):
-    tensors = some_tensors()
-    path = save(tmp_path, 1, tensors, {})
-    tensors["model.weight"].zero_()
-    assert_equal_bits(load(path)[0], some_tensors())
+def test_what_is_loaded_is_the_state_when_save_was_called(tmp_path):
+    checkpoints, tensors, manifest = Checkpoints(tmp_path), some_tensors(), {"losses": [1.0]}
+    checkpoints.save(1, tensors, manifest, best=False)
+    for tensor in tensors.values():  # training goes on at once
+        tensor.zero_()
+    manifest["losses"].append(2.0)
+    checkpoints.wait()
+    loaded, found = load(tmp_path)
+    assert_equal_bits(loaded, some_tensors())
+    assert found.content == {"losses": [1.0]}
+
+
+def test_loading_fills_tensors_in_place_and_there_may_be_nothing_to_load(tmp_path):
+    into = {name: torch.zeros_like(tensor) for name, tensor in some_tensors().items()}
+    assert Checkpoints(tmp_path / "none").load(into) is None and not into["model.weight"].any()
+    save(tmp_path, 3, some_tensors(), {})
+    places = {name: tensor.data_ptr() for name, tensor in into.items()}
+    manifest = Checkpoints(tmp_path).load(into)
+    assert manifest is not None and manifest.step == 3
+    assert_equal_bits(into, some_tensors())
+    assert places == {name: tensor.data_ptr() for name, tensor in into.items()}
 
 
 def test_the_newest_is_loaded_and_latest_names_it(two):
@@ -164,7 +188,7 @@ def test_a_crash_before_the_rename_leaves_the_older_one_in_use(two):
     tensor_file(two / "step_00000030.tmp").write_bytes(b"half")
     assert load(two)[1].step == 20
     save(two, 40, some_tensors(40), {})
-    assert steps(two) == [10, 20, 40] and not list(two.glob("*.tmp"))
+    assert steps(two) == [20, 40] and not list(two.glob("*.tmp"))
 
 
 def test_a_step_saved_twice_is_replaced_even_if_killed_half_way(two):
@@ -175,32 +199,34 @@ def test_a_step_saved_twice_is_replaced_even_if_killed_half_way(two):
     assert not list(two.glob("*.old")) and not list(two.glob("*.tmp"))
 
 
-def test_pruning_keeps_the_last_two_and_the_best(tmp_path):
+def test_the_last_two_and_the_best_are_kept(tmp_path):
     for step in (10, 20, 30, 40, 50):
-        save(tmp_path, step, {"w": torch.ones(1) * step}, {})
-    mark_best(tmp_path, 20)
-    assert prune(tmp_path, keep=2) == [10, 30]
+        save(tmp_path, step, {"w": torch.ones(1) * step}, {}, best=step == 20)
     assert steps(tmp_path) == [20, 40, 50] and find(tmp_path, "best") == tmp_path / "step_00000020"
-    mark_best(tmp_path, 50)
+    point(tmp_path, "best", 50)
     assert prune(tmp_path, keep=1) == [20, 40]
     assert float(load(tmp_path)[0]["w"]) == 50
-    with pytest.raises(ValueError, match="no checkpoint of step 10"):
-        mark_best(tmp_path, 10)
+
+
+def test_a_kill_between_the_name_and_the_pointer_does_not_lose_the_best(tmp_path):
+    save(tmp_path, 10, {"w": torch.ones(1)}, {}, best=True)
+    save(tmp_path, 20, {"w": torch.ones(1)}, {}, best=True)
+    point(tmp_path, "best", 10)
+    Checkpoints(tmp_path).load({"w": torch.zeros(1)})
+    assert find(tmp_path, "best") == tmp_path / "step_00000020"
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_name(two):
-    expect = {name: (tensor.shape, tensor.dtype) for name, tensor in some_tensors().items()}
-    assert load(two, expect)[1].step == 20
-    other = dict(expect)
+    other = some_tensors()
     del other["flags"]
-    other["model.weight"] = ((7, 6), torch.float32)
-    other["double"] = ((3,), torch.float32)
-    other["model.extra"] = ((1,), torch.float32)
+    other["model.weight"] = torch.zeros(7, 6)
+    other["double"] = torch.zeros(3)
+    other["model.extra"] = torch.zeros(1)
     with pytest.raises(UserError, match="another model") as refusal:
-        load(two, other)
+        Checkpoints(two).load(other)
     assert "model.weight is torch.float32 (7, 5), the model has torch.float32 (7, 6)" in str(refusal.value)
     assert "double is torch.float64" in str(refusal.value) and "1 more" in str(refusal.value)
-    assert steps(two) == [10, 20]  # a foreign checkpoint is not a damaged one
+    assert not other["model.weight"].any() and steps(two) == [10, 20]  # a foreign checkpoint is not a damaged one
 
 
 def test_a_newer_format_is_refused_and_left_alone(two, monkeypatch):
@@ -224,6 +250,19 @@ def test_a_disk_that_refuses_leaves_the_old_checkpoints_as_they_were(two):
     assert load(two)[1].step == 30
 
 
+def test_a_failed_save_is_seen_without_waiting_until_another_is_started(two):
+    checkpoints = Checkpoints(two)
+    (two / "step_00000030.tmp").write_text("in the way: cannot be removed as a directory can")
+    checkpoints.save(30, some_tensors(30), {}, best=False)
+    with pytest.raises(NotSaved):
+        checkpoints.wait()
+    assert checkpoints.failed and steps(two) == [10, 20]
+    (two / "step_00000030.tmp").unlink()
+    checkpoints.save(30, some_tensors(30), {}, best=False)
+    checkpoints.wait()
+    assert not checkpoints.failed and steps(two) == [20, 30]
+
+
 def test_a_directory_that_cannot_be_made_is_a_users_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(NotSaved, match="earlier checkpoints are untouched"):
@@ -242,7 +281,8 @@ class Training:
     def __init__(self, seed, **options):
         torch.manual_seed(seed)
         self.model = nn.ModuleDict({"body": nn.Linear(6, 8), "even": nn.Linear(8, 3), "odd": nn.Linear(8, 3)})
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-2, weight_decay=0.1, **options)
+        kind = torch.optim.SGD if "momentum" in options else torch.optim.AdamW
+        self.optimiser = kind(self.model.parameters(), lr=1e-2, weight_decay=0.1, **options)
         self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
 
     def step(self, step):
@@ -264,15 +304,12 @@ class Training:
             **optimiser_tensors(self.optimiser, self.model.named_parameters()),
         }
 
-    def restore(self, tensors):
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(tensors[f"model.{name}"])
-                self.average[name].copy_(tensors[f"ema.{name}"])
-        load_optimiser(self.optimiser, self.model.named_parameters(), tensors)
 
-
-@pytest.mark.parametrize("options", [{}, {"fused": True}, {"amsgrad": True}, {"foreach": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"fused": True}, {"amsgrad": True}, {"foreach": True}, {"momentum": 0.0}, {"momentum": 0.9, "nesterov": True}],
+    ids=str,
+)
 @pytest.mark.parametrize("saved_at", [0, 1, 5])
 def test_a_resumed_training_continues_with_the_same_losses_to_the_last_bit(tmp_path, options, saved_at):
     # saved_at 0 and 1: parameters that no step has touched yet have no moments of their own.
@@ -283,21 +320,13 @@ def test_a_resumed_training_continues_with_the_same_losses_to_the_last_bit(tmp_p
     save(tmp_path, saved_at, first.tensors(), {})
 
     resumed = Training(1, **options)
-    expect = {name: (tensor.shape, tensor.dtype) for name, tensor in resumed.tensors().items()}
-    tensors, manifest = load(tmp_path, expect)
-    resumed.restore(tensors)
+    manifest = Checkpoints(tmp_path).load(resumed.tensors())
     assert [resumed.step(step) for step in range(manifest.step, 12)] == losses[saved_at:]
     assert_equal_bits(resumed.tensors(), undisturbed.tensors())
 
 
-def test_every_parameter_has_moments_after_loading(tmp_path):
-    resumed = Training(1)
-    resumed.restore(Training(0).tensors())
-    assert all(resumed.optimiser.state[p] for p in resumed.model.parameters())
-
-
-def test_allocated_moments_are_those_adamw_would_have_made():
-    for options in ({}, {"fused": True}, {"amsgrad": True}):
+def test_allocated_moments_are_those_the_optimiser_would_have_made():
+    for options in ({}, {"fused": True}, {"amsgrad": True}, {"momentum": 0.9}):
         allocated, lazy = Training(0, **options), Training(0, **options)
         allocate(allocated.optimiser)
         assert [allocated.step(s) for s in range(4)] == [lazy.step(s) for s in range(4)]
@@ -306,19 +335,18 @@ def test_allocated_moments_are_those_adamw_would_have_made():
 
 def test_an_optimiser_is_not_loaded_after_a_gradient():
     training = Training(0)
+    refuse_gradients(training.optimiser)
     training.model["body"].weight.grad = torch.zeros(8, 6)
     with pytest.raises(RuntimeError, match="before any gradient"):
-        training.restore(Training(1).tensors())
+        refuse_gradients(training.optimiser)
 
 
-def test_an_optimiser_state_of_another_model_is_refused():
-    tensors = Training(0).tensors()
-    del tensors["optimiser.body.weight.exp_avg"]
-    with pytest.raises(UserError, match=r"optimiser\.body\.weight\.exp_avg"):
-        Training(1).restore(tensors)
+def test_every_parameter_of_an_optimiser_needs_a_name_and_a_start_of_zero():
+    training = Training(0)
     with pytest.raises(ValueError, match="6 parameters, 2 of them"):
-        training = Training(0)
         optimiser_tensors(training.optimiser, training.model["body"].named_parameters())
+    with pytest.raises(ValueError, match="dampening"):
+        allocate(Training(0, momentum=0.9, dampening=0.1).optimiser)
 
 
 def test_a_manifest_can_be_read_by_any_program(two):

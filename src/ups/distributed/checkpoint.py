@@ -9,37 +9,31 @@
 
 A checkpoint that has its final name is complete. Loading reads the newest complete one whose checksums hold; the last
 good one is never touched by saving. The format is that of any number of ranks, so a later run on more of them reads it.
+Here they are found and read; `saver` writes them.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from ups.durable import crc32_of, seal, sync, unseal, write
+from ups.durable import crc32_of, unseal, write
 from ups.errors import UserError
 
 FORMAT = 1
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_(\d{8,})")
-
-
-class NotSaved(UserError):
-    """The disk refused a checkpoint; the ones before it are untouched."""
 
 
 class _Damaged(Exception):
@@ -50,85 +44,77 @@ class _Damaged(Exception):
 class Manifest:
     """What a checkpoint says about itself: `content` is what the caller gave to `save`.
 
-    `warnings` tells of newer checkpoints that were damaged and set aside.
+    `best`: it was the best so far when it was saved. `warnings` tells of newer ones that were damaged and set aside.
     """
 
     step: int
     content: dict[str, Any]
     path: Path
+    best: bool = False
     warnings: tuple[str, ...] = ()
 
 
-def save(directory: Path, step: int, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> Path:
-    """Write a checkpoint of `step` and let `latest` name it; `manifest` is anything JSON can hold.
-
-    Raises NotSaved when the disk refuses; every earlier checkpoint is then as it was.
-    """
-    final = directory / _name(step)
-    temporary = final.with_name(final.name + ".tmp")
-    json.dumps(manifest)  # what JSON cannot hold fails here, before anything is written
-    # A copy: tied tensors share memory, which safetensors refuses, and training may go on while a write is under way.
-    staged = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    try:
-        with _io_errors():
-            directory.mkdir(parents=True, exist_ok=True)
-            _recover(directory)
-            for leftover in directory.glob("step_*.tmp"):
-                shutil.rmtree(leftover)
-            temporary.mkdir()
-            with _single_process():
-                writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
-                state_dict_saver.save(staged, storage_writer=writer, no_dist=True)
-            files = {}
-            for file in sorted(temporary.iterdir()):
-                sync(file)
-                files[file.name] = {"bytes": file.stat().st_size, "crc32": crc32_of(file)}
-            content = {"format": FORMAT, "step": step, "files": files, "content": dict(manifest)}
-            write(temporary / _MANIFEST, seal(content))
-            if final.exists():
-                final.rename(final.with_name(final.name + ".old"))
-            temporary.rename(final)
-            sync(directory)
-            _point(directory, "latest", step)
-            shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise NotSaved(
-            f"the checkpoint of step {step} could not be written to {directory} ({error.strerror or error}); "
-            "make room or mend the directory's permissions; earlier checkpoints are untouched"
-        ) from error
-    return final
-
-
-def load(
-    path: Path, expect: Mapping[str, tuple[Sequence[int], torch.dtype]] | None = None
-) -> tuple[dict[str, Tensor], Manifest]:
+def load(path: Path) -> tuple[dict[str, Tensor], Manifest]:
     """The tensors (on the CPU) and the manifest of the newest good checkpoint in a directory, or of the one named.
 
-    Sizes and checksums are verified before any byte is used. A damaged checkpoint in a directory is renamed `*.bad`
-    with a warning, and the one before it is used; a damaged one that was asked for by name is an error, because another
-    would not be what was asked for. `expect` gives the names, shapes and dtypes the model has.
+    A damaged checkpoint that was asked for by name is an error, because another would not be what was asked for.
     """
     if _NAME.fullmatch(path.name):
         try:
             manifest = _verified(path)
         except _Damaged as error:
             raise UserError(f"checkpoint {path} is damaged: {error}; load another one") from error
-        return _read(manifest, expect), manifest
+    elif (manifest := newest(path)) is None:
+        raise UserError(f"{path} holds no usable checkpoint; start the run anew or name another directory")
+    tensors = {
+        name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in _kinds(entries_of(manifest.path)).items()
+    }
+    fill(manifest, tensors)
+    return tensors, manifest
+
+
+def newest(directory: Path) -> Manifest | None:
+    """The newest good checkpoint in a directory, its sizes and checksums verified; None where there is none at all.
+
+    A damaged one is renamed `*.bad` with a warning, and the one before it is used. When all are damaged: UserError.
+    """
+    if not directory.is_dir():
+        return None
+    recover(directory)
     notes: list[str] = []
-    if path.is_dir():
-        _recover(path)
-    for step in reversed(steps(path)):
+    for step in reversed(steps(directory)):
         try:
-            manifest = _verified(path / _name(step))
+            manifest = _verified(directory / name_of(step))
         except _Damaged as error:
-            notes.append(_set_aside(path / _name(step), str(error)))
+            notes.append(_set_aside(directory / name_of(step), str(error)))
             continue
-        if notes:
-            manifest = Manifest(manifest.step, manifest.content, manifest.path, tuple(notes))
-        return _read(manifest, expect), manifest
-    damaged = f" ({'; '.join(notes)})" if notes else ""
-    raise UserError(f"{path} holds no usable checkpoint{damaged}; start the run anew or name another directory")
+        return replace(manifest, warnings=tuple(notes))
+    if notes:
+        raise UserError(
+            f"{directory} holds no usable checkpoint ({'; '.join(notes)}); start the run anew or name another directory"
+        )
+    return None
+
+
+def fill(manifest: Manifest, into: Mapping[str, Tensor]) -> None:
+    """Copy a verified checkpoint into tensors in place; of a DTensor only this rank's part is read.
+
+    Names, shapes and dtypes must be the checkpoint's own.
+    """
+    reader = HuggingFaceStorageReader(str(manifest.path))
+    metadata = reader.read_metadata()
+    wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in into.items()}
+    _check(_kinds(metadata.state_dict_metadata), wanted, manifest.path)
+    planner = DefaultLoadPlanner()
+    planner.set_up_planner({name: tensor.detach() for name, tensor in into.items()}, metadata, is_coordinator=True)
+    reader.set_up_storage_reader(metadata, is_coordinator=True)
+    reader.read_data(planner.create_local_plan(), planner).wait()
+
+
+def entries_of(path: Path) -> dict[str, TensorStorageMetadata]:
+    """What the headers of a checkpoint's files say of each tensor."""
+    stored = HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata
+    return {name: entry for name, entry in stored.items() if isinstance(entry, TensorStorageMetadata)}
 
 
 def steps(directory: Path) -> list[int]:
@@ -137,13 +123,6 @@ def steps(directory: Path) -> list[int]:
         return []
     found = (_NAME.fullmatch(entry.name) for entry in directory.iterdir())
     return sorted(int(match[1]) for match in found if match)
-
-
-def mark_best(directory: Path, step: int) -> None:
-    """Let `best` name the checkpoint of `step`, which pruning then keeps."""
-    if step not in steps(directory):
-        raise ValueError(f"{directory} has no checkpoint of step {step} to call the best")
-    _point(directory, "best", step)
 
 
 def find(directory: Path, pointer: str) -> Path | None:
@@ -161,23 +140,25 @@ def prune(directory: Path, keep: int = 2) -> list[int]:
         raise ValueError("the last checkpoint is never pruned: keep at least 1")
     marked = find(directory, "best")
     present = steps(directory)
-    removed = [step for step in present[:-keep] if directory / _name(step) != marked]
+    removed = [step for step in present[:-keep] if directory / name_of(step) != marked]
     for step in removed:
         # Renamed first: a half-removed directory must not have a checkpoint's name.
-        doomed = (directory / _name(step)).rename(directory / f"{_name(step)}.tmp")
+        doomed = (directory / name_of(step)).rename(directory / f"{name_of(step)}.tmp")
         shutil.rmtree(doomed)
     return removed
 
 
-def _name(step: int) -> str:
+def name_of(step: int) -> str:
+    """The directory of a step's checkpoint."""
     return f"step_{step:08d}"
 
 
-def _point(directory: Path, pointer: str, step: int) -> None:
-    write(directory / pointer, f"{_name(step)}\n".encode())
+def point(directory: Path, pointer: str, step: int) -> None:
+    """Let `latest` or `best` name the checkpoint of `step`; pruning keeps the best."""
+    write(directory / pointer, f"{name_of(step)}\n".encode())
 
 
-def _recover(directory: Path) -> None:
+def recover(directory: Path) -> None:
     """Undo a replacement of a checkpoint by another of the same step that was killed half-way."""
     for old in directory.glob("step_*.old"):
         final = old.with_suffix("")
@@ -190,19 +171,19 @@ def _recover(directory: Path) -> None:
 def _verified(path: Path) -> Manifest:
     """The manifest, after every file has the size and checksum it names and no file is there that it does not name."""
     try:
-        content = unseal((path / _MANIFEST).read_bytes())
+        content = unseal((path / MANIFEST).read_bytes())
     except FileNotFoundError as error:
         if not path.is_dir():
             raise UserError(f"there is no checkpoint at {path}; name one of the steps in {path.parent}") from error
-        raise _Damaged(f"{_MANIFEST} is missing") from error
+        raise _Damaged(f"{MANIFEST} is missing") from error
     except ValueError as error:
-        raise _Damaged(f"{_MANIFEST}: {error}") from error
+        raise _Damaged(f"{MANIFEST}: {error}") from error
     if content["format"] != FORMAT:
         raise UserError(
             f"checkpoint {path} has format {content['format']}, this program reads {FORMAT}; "
             "use the version of the program that wrote it"
         )
-    present = {file.name for file in path.iterdir()} - {_MANIFEST}
+    present = {file.name for file in path.iterdir()} - {MANIFEST}
     for name in sorted(present ^ set(content["files"])):
         raise _Damaged(f"{name} is {'not in the manifest' if name in present else 'missing'}")
     for name, file in content["files"].items():
@@ -212,26 +193,14 @@ def _verified(path: Path) -> Manifest:
         crc = crc32_of(path / name)
         if crc != file["crc32"]:
             raise _Damaged(f"{name} has checksum {crc:08x}, should have {file['crc32']:08x}")
-    return Manifest(content["step"], content["content"], path)
-
-
-def _read(manifest: Manifest, expect: Mapping[str, tuple[Sequence[int], torch.dtype]] | None) -> dict[str, Tensor]:
-    reader = HuggingFaceStorageReader(str(manifest.path))
-    stored = reader.read_metadata().state_dict_metadata
-    kinds = {
-        name: (tuple(entry.size), entry.properties.dtype)
-        for name, entry in stored.items()
-        if isinstance(entry, TensorStorageMetadata)
-    }
-    if expect is not None:
-        _check(kinds, {name: (tuple(shape), dtype) for name, (shape, dtype) in expect.items()}, manifest.path)
-    tensors = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in kinds.items()}
-    with _single_process():
-        state_dict_loader.load(tensors, storage_reader=reader, no_dist=True)
-    return tensors
+    return Manifest(content["step"], content["content"], path, content.get("best", False))
 
 
 _Kind = tuple[tuple[int, ...], torch.dtype]
+
+
+def _kinds(entries: Mapping[str, Any]) -> dict[str, _Kind]:
+    return {name: (tuple(entry.size), entry.properties.dtype) for name, entry in entries.items()}
 
 
 def _check(stored: Mapping[str, _Kind], expect: Mapping[str, _Kind], path: Path) -> None:
@@ -266,22 +235,3 @@ def _set_aside(path: Path, problem: str) -> str:
         note = f"checkpoint {path} is damaged ({problem}) and could not be renamed ({error}); the one before is used"
     warnings.warn(note, RuntimeWarning, stacklevel=3)
     return note
-
-
-@contextmanager
-def _single_process() -> Iterator[None]:
-    """Silence torch's remark that there is no process group: here that is so on purpose."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        yield
-
-
-@contextmanager
-def _io_errors() -> Iterator[None]:
-    """Unwrap a disk's refusal from the BaseException in which torch.distributed.checkpoint hides it."""
-    try:
-        yield
-    except CheckpointException as error:
-        for failure, _ in error.failures.values():
-            raise failure from error
-        raise

@@ -17,7 +17,12 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KINDS = ("oom", "raise", "segv", "kill", "exit0", "sleep", "skip", "nan", "flip", "term", "int", "full")
 
@@ -46,17 +51,28 @@ def parse(text: str) -> tuple[Fault, ...]:
 _FAULTS = parse(os.environ.get("UPS_FAULT", ""))
 
 
-def strike(place: str, rank: int, step: int, attempt: int) -> str | None:
-    """Called at `place`: does what a fault for it asks, or returns its kind where only the caller can do it."""
+def strike(place: str, rank: int, step: int, attempt: int, tensors: Sequence[Tensor] = ()) -> str | None:
+    """Called at `place`: does what a fault for it asks, or returns its kind where only the caller can do it.
+
+    `tensors` are the loss, whose backward pass is a place of its own, or the parameters.
+    """
     if not _FAULTS:
         return None
     for fault in _FAULTS:
-        if (fault.place, fault.rank, fault.step, fault.attempt) == (place, rank, step, attempt):
-            return _happen(fault)
+        if (fault.rank, fault.step, fault.attempt) == (rank, step, attempt):
+            if fault.place == place:
+                return _happen(fault, tensors)
+            if place == "loss" and fault.place == "backward":
+                tensors[0].register_hook(lambda _, fault=fault: _happen(fault, ()) and None)
     return None
 
 
-def _happen(fault: Fault) -> str:
+def _happen(fault: Fault, tensors: Sequence[Tensor]) -> str:
+    if fault.kind == "nan":
+        tensors[0].data.fill_(float("nan"))
+        tensors[0].register_hook(lambda gradient: gradient * float("nan"))
+    if fault.kind == "flip":
+        next(part for part in (getattr(t, "_local_tensor", t) for t in tensors) if part.numel()).data.view(-1)[0] += 1.0
     if fault.kind == "oom":
         import torch
 

@@ -1,4 +1,4 @@
-"""AdamW's moments as named tensors, so that a checkpoint can hold them beside the weights they belong to.
+"""An optimiser's moments as named tensors, so that a checkpoint can hold them beside the weights they belong to.
 
 Names are `optimiser.<parameter>.<moment>`. Hyperparameters are not saved: they follow from the config, and the learning
 rate from the step.
@@ -7,38 +7,34 @@ rate from the step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from ups.errors import UserError
+from torch.optim import SGD, AdamW
 
 PREFIX = "optimiser."
 
 
-def allocate(optimiser: torch.optim.AdamW) -> None:
-    """Give every parameter its moments now, zero as AdamW itself starts them at the first gradient.
+def allocate(optimiser: AdamW | SGD) -> None:
+    """Give every parameter its moments now, zero as the optimiser itself starts them; DTensors for DTensors.
 
     Then a parameter that no step has touched yet is saved and loaded like any other, and nothing is allocated later.
     """
     for group in optimiser.param_groups:
         for parameter in group["params"]:
             state = optimiser.state[parameter]
-            if state:
-                continue
-            on_device = group["capturable"] or group["fused"]
-            wide = torch.get_default_dtype() == torch.float64 and not group["fused"]
-            state["step"] = torch.zeros(
-                (), dtype=torch.float64 if wide else torch.float32, device=parameter.device if on_device else "cpu"
-            )
-            for moment in ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])):
-                state[moment] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            if not state:
+                for moment in _moments(optimiser, group):
+                    state[moment] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                if isinstance(optimiser, AdamW):
+                    state["step"] = _count(group, parameter)
 
 
 def optimiser_tensors(
-    optimiser: torch.optim.AdamW, named_parameters: Iterable[tuple[str, nn.Parameter]]
+    optimiser: AdamW | SGD, named_parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> dict[str, Tensor]:
-    """The moments and step counts by name: the optimiser's own tensors, not copies."""
+    """The moments and step counts by name: the optimiser's own tensors, so that what fills them is loaded."""
     allocate(optimiser)
     return {
         f"{PREFIX}{name}.{moment}": value
@@ -47,32 +43,30 @@ def optimiser_tensors(
     }
 
 
-def load_optimiser(
-    optimiser: torch.optim.AdamW, named_parameters: Iterable[tuple[str, nn.Parameter]], tensors: Mapping[str, Tensor]
-) -> None:
-    """Copy saved moments into the optimiser in place, bit for bit; `tensors` may hold other things beside them.
-
-    Call it before the first gradient: one computed from the weights before loading must not be applied to those after.
-    """
-    named = list(named_parameters)
-    if any(parameter.grad is not None for _, parameter in named):
+def refuse_gradients(optimiser: AdamW | SGD) -> None:
+    """Call it before loading: a gradient computed from the weights before must not be applied to those after."""
+    if any(parameter.grad is not None for group in optimiser.param_groups for parameter in group["params"]):
         raise RuntimeError("load the optimiser before any gradient is computed")
-    wanted = optimiser_tensors(optimiser, named)
-    saved = {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
-    kinds = [{name: (t.shape, t.dtype) for name, t in each.items()} for each in (wanted, saved)]
-    wrong = sorted(name for name in wanted.keys() | saved.keys() if kinds[0].get(name) != kinds[1].get(name))
-    if wrong:
-        raise UserError(
-            f"the saved optimiser state does not fit the model ({', '.join(wrong[:3])}"
-            f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}); use the config it was trained with"
-        )
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(saved[name])
+
+
+def _moments(optimiser: AdamW | SGD, group: Mapping[str, Any]) -> list[str]:
+    if isinstance(optimiser, AdamW):
+        return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
+    if group["momentum"] and group["dampening"]:
+        raise ValueError("SGD with dampening does not start from a momentum of zero, so it cannot be allocated early")
+    return ["momentum_buffer"] if group["momentum"] else []
+
+
+def _count(group: Mapping[str, Any], parameter: nn.Parameter) -> Tensor:
+    on_device = group["capturable"] or group["fused"]
+    wide = torch.get_default_dtype() == torch.float64 and not group["fused"]
+    return torch.zeros(
+        (), dtype=torch.float64 if wide else torch.float32, device=parameter.device if on_device else "cpu"
+    )
 
 
 def _owned(
-    optimiser: torch.optim.AdamW, named_parameters: Iterable[tuple[str, nn.Parameter]]
+    optimiser: AdamW | SGD, named_parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> list[tuple[str, nn.Parameter]]:
     """The named parameters this optimiser trains; each of its parameters must have a name."""
     trained = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
