@@ -18,9 +18,5 @@ class GaveUp(Exception):
     """The work cannot go on and repeating it would not help: one sentence that says why, and what would."""
 
 
-class PeerFailed(Exception):
-    """Another rank failed and said so; this one only leaves with it."""
-
-
 STOPPED = 75
 """Exit code of work that was stopped and can be resumed."""

@@ -72,7 +72,9 @@ def train(name: str, overrides: Sequence[str], runs: Path) -> None:
         _guarded(directory, work, config)
 
 
-def train_on_ranks(name: str, overrides: Sequence[str], runs: Path, ranks: int, nodes: str, meeting: str | None) -> None:
+def train_on_ranks(
+    name: str, overrides: Sequence[str], runs: Path, ranks: int, nodes: str, meeting: str | None
+) -> None:
     """Data and the operator only, on `ranks` supervised processes of this node and those of other nodes."""
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name

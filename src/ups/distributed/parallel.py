@@ -4,7 +4,7 @@
 
 `ddp`: every rank has all parameters; local gradients are summed by one bucketed reduction. `fsdp2`: parameters,
 gradients and moments are sharded over all ranks, block by block. `hsdp`: sharded within groups of ranks, replicated
-over them. The optimiser is built here, last, because one that was built before sharding trains nothing and says nothing.
+over them. The optimiser is built here, last: one that was built before sharding trains nothing and says nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def parallelise(
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # losses are sums over the global count already
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other, and the same sum is wanted on NCCL
     optimiser = build(model)
     replicated = runtime.mesh is None and runtime.size > 1
     return optimiser, Reduction([p for p in model.parameters() if p.requires_grad] if replicated else [])

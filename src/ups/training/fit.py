@@ -73,7 +73,9 @@ def prepare(runtime: Runtime, source: Source, share: float, strides: Mapping[int
     return Prepared(learned, store, validation, share)
 
 
-def validator(tasks: Mapping[str, Prepared], runtime: Runtime) -> Callable[[Propagator], dict[str, tuple[float, float]]]:
+def validator(
+    tasks: Mapping[str, Prepared], runtime: Runtime
+) -> Callable[[Propagator], dict[str, tuple[float, float]]]:
     """This rank's sum of validation errors of each task, and their number: relative L2 per frame of rollouts from the
     first one (or of the solution).
 

@@ -40,7 +40,7 @@ class Step:
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
 
     def gradients(self, micro_batches: Iterable[MicroBatch], tasks: int, runtime: Runtime) -> Sums:
-        """Accumulate the gradient of the mean over `tasks` tasks of each one's mean loss; this rank's part of the means.
+        """Accumulate the gradient of the mean over `tasks` tasks of their mean losses; this rank's part of the means.
 
         Replicated parameters: no communication in here, so a rank that fails in here can still vote. Sharded ones:
         every rank must run the same micro-batches.

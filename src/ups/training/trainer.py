@@ -21,12 +21,13 @@ from torch import Tensor
 from ups.config.schema import TrainingConfig
 from ups.data.sampler import Sampler, TaskShare, check_ranks, noise
 from ups.distributed import backoff
+from ups.distributed.crash import PeerFailed
 from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
 from ups.distributed.parallel import parallelise, replicas_agree
 from ups.distributed.runtime import Runtime
 from ups.distributed.saver import Checkpoints, NotSaved
 from ups.distributed.vote import Ballot, is_out_of_memory, vote
-from ups.errors import GaveUp, PeerFailed
+from ups.errors import GaveUp
 from ups.models.propagator import Propagator
 from ups.store.fields import FieldStore
 from ups.track.tracker import Tracker
