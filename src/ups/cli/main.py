@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from ups.cli.data_inspect import inspect
 from ups.cli.data_make import make
 from ups.cli.evaluate import evaluate
+from ups.cli.explain import explain
 from ups.cli.report import report
 from ups.cli.run import run
 from ups.cli.simulate import simulate
@@ -43,7 +44,7 @@ app = typer.Typer(
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
 
-for command in (run, train, evaluate, report, simulate):
+for command in (run, train, evaluate, report, simulate, explain):
     app.command()(command)
 for command in (make, inspect):
     data.command()(command)

@@ -75,7 +75,9 @@ def run_agent(job: Job, meeting: Meeting) -> Outcome | None:
         say(f"the rendezvous at {meeting.place} is lost: {str(error).splitlines()[0]}")
         return Outcome("stopped", f"the node that hosts {meeting.place} is lost; start all nodes again to resume")
     except RendezvousTimeoutError:
-        return Outcome("stopped", f"fewer than {meeting.nodes[0]} nodes met at {meeting.place}; start all again to resume")
+        return Outcome(
+            "stopped", f"fewer than {meeting.nodes[0]} nodes met at {meeting.place}; start all again to resume"
+        )
     except RendezvousClosedError:  # another node ended the job
         return None if outcome_of(job.directory) else Outcome("stopped", "another node ended the job; resume it")
     finally:
@@ -231,7 +233,9 @@ class Agent(LocalElasticAgent):
         """The ranks were asked to stop and did not decide anything themselves."""
         if late:
             names = ", ".join(map(str, late))
-            return Outcome("stopped", f"rank {names} did not leave in time and was killed; what was saved before is kept")
+            return Outcome(
+                "stopped", f"rank {names} did not leave in time and was killed; what was saved before is kept"
+            )
         if any(code not in (0, -signal.SIGTERM, -signal.SIGKILL) for code, _ in self._deaths.values()):
             report = self._report([], None)
             return Outcome("stopped", f"{report.what} while stopping ({report.path}); what was saved before is kept")

@@ -82,7 +82,10 @@ def record_failure(
         "step": crumb.step,
         "details": dict(details),
         "memory": _memory(),
-        "descriptors": {"open": len(os.listdir("/proc/self/fd")), "limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0]},
+        "descriptors": {
+            "open": len(os.listdir("/proc/self/fd")),
+            "limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        },
     }
     temporary = folder / f".rank_{rank}.json"
     temporary.write_text(json.dumps(failure, indent=1, default=str) + "\n")

@@ -96,7 +96,7 @@ def _reach(name: str, host: str, port: int, place: str, alone: bool) -> TCPStore
     taken = UserError(f"--rendezvous {place}: the port is taken by something else; name another, or leave it out")
     if local and alone:
         raise taken
-    found = _connect(host, port, 5.0 if local else REACH)
+    found = _connect(host, port, 2.0 if local else REACH)
     if found is None and local:
         raise taken
     if found is None:

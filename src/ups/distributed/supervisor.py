@@ -43,7 +43,7 @@ def supervise(
     """
     least, most = _nodes(nodes, rendezvous)
     directory = directory.resolve()
-    with _variables({**_agent_variables(), "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}):
+    with _variables({**_agent_variables(), "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL")}):
         from ups.distributed.agent import Job, run_agent  # imports torch, which reads its log level only now
         from ups.distributed.meeting import meet
 
