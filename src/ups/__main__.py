@@ -7,6 +7,6 @@ if supervised():  # before anything else can fail: a rank dies with its supervis
 
     rank_starts()
 
-from ups.cli.main import main  # noqa: E402
+from ups.cli.main import main
 
 main()

@@ -28,7 +28,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fit(data: Path, run: Path, fault: str = "", runtime: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+def fit(
+    data: Path, run: Path, fault: str = "", runtime: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
     """Train on this rank with a fault; how it ended, the micro-batches and the tensors."""
     faults._FAULTS = faults.parse(fault)
     settings = RuntimeConfig(device="cpu", threads=1, **(runtime or {}))

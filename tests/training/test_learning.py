@@ -188,9 +188,7 @@ def test_a_stopped_run_resumes_bit_for_bit(data, tmp_path: Path, runtime: Runtim
     assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
 
 
-def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_error(
-    data, tmp_path: Path, runtime: Runtime
-) -> None:
+def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_error(data, tmp_path: Path, runtime: Runtime) -> None:
     trainer(data, tmp_path, runtime, steps=16, scores=[0.9, 0.2, 0.5, 0.6]).fit()
     best = checkpoint.find(tmp_path / "checkpoints", "best")
     assert best is not None and best.name == "step_00000008"

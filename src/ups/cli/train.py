@@ -19,7 +19,8 @@ def train(
         str, typer.Option("--nodes", metavar="N or MIN:MAX", help="Machines that train together, or how few may go on.")
     ] = "1",
     rendezvous: Annotated[
-        str | None, typer.Option("--rendezvous", metavar="HOST:PORT", help="Where the machines meet; HOST is one of them.")
+        str | None,
+        typer.Option("--rendezvous", metavar="HOST:PORT", help="Where the machines meet; HOST is one of them."),
     ] = None,
 ) -> None:
     """Train only. Makes or opens the data and stops at the best checkpoint, without evaluation and report.

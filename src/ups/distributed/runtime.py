@@ -122,9 +122,7 @@ class Runtime:
             notes = preflight(cuda, ranks.size)
             control = saving = mesh = None
             if ranks.launched:
-                dist.init_process_group(
-                    "nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None
-                )
+                dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
                 control = dist.new_group(backend="gloo", timeout=TIMEOUT)
                 saving = dist.new_group(backend="gloo", timeout=TIMEOUT)
                 mesh = _mesh(config, ranks, device)
