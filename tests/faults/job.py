@@ -37,7 +37,8 @@ name: tiny
 seed: 0
 tasks:
   advection:
-    make: {{equation: advection, trajectories: 20, values: {{beta: [0.4]}}, settings: {{points: 32, frames: 9, duration: 0.8}}}}
+    make: {{equation: advection, trajectories: 20, values: {{beta: [0.4]}},
+           settings: {{points: 32, frames: 9, duration: 0.8}}}}
   darcy:
     make: {{equation: darcy, trajectories: 20, settings: {{points: 16}}}}
 operator: {{width: 8, depth: 2, modes: 4, head: 8, conditions: 8}}

@@ -147,7 +147,7 @@ def test_fault_08_a_rank_that_exits_with_0_early_has_crashed(place, reference, m
 
 @pytest.mark.parametrize("fault", ["sleep at backward", "skip at vote", "skip at reduce", "SIGSTOP"])
 def test_fault_09_a_rank_that_does_not_go_on_is_found(place, reference, matrix, fault):
-    """One that leaves out a collective is ahead of the one that waits in it: the report shows both, where they stand."""
+    """One that leaves out a collective is ahead of the one that waits in it: the report shows where both stand."""
     stopped = fault == "SIGSTOP"
     job = start(place, "hang", fault="" if stopped else f"{fault} rank 1 step 12")
     if stopped:
@@ -171,4 +171,25 @@ def test_fault_09_a_rank_that_does_not_go_on_is_found(place, reference, matrix, 
         required="found within 15 s of its last breadcrumb; its own stack in the report; restarts",
         seen=f"report: {report['what']}; bit-equal end",
         **cells,
+    )
+
+
+@pytest.mark.smoke
+def test_fault_10_a_loss_that_is_not_a_number_is_skipped_by_all_ranks(place, reference, matrix):
+    """Ranks compare their parameters after every step; one that had not skipped would be found at once."""
+    job = start(place, "nan", "runtime.hash_every=1", fault="nan at loss rank 1 step 12; nan at loss rank 0 step 21")
+    assert job.wait() == 0, job.said()
+    skipped = job.events("skipped")
+    assert [event["step"] for event in skipped] == [12, 21]
+    assert [{task: len(ids) for task, ids in event["samples"].items()} for event in skipped] == [
+        {"advection": 4, "darcy": 3},
+        {"advection": 3, "darcy": 4},
+    ]
+    assert job.reports() == [] and job.events("resumed") == []
+    assert difference(job.run, reference) > ROUNDING
+    matrix.row(
+        10,
+        fault="NaN in the loss of rank 1, then of rank 0",
+        required="skipped on all ranks, counted, ids saved",
+        seen="both steps skipped on both ranks, whose parameters agree after every step; ids in events.jsonl",
     )
