@@ -12,6 +12,8 @@ import pytest
 from job import Place, make_place, start
 from matrix import Matrix, Row
 
+from ups.distributed import checkpoint
+
 LIMIT = 120
 """Seconds a test of a fault may take; one that needs more or less says so: `@pytest.mark.limit(30)`."""
 
@@ -45,6 +47,17 @@ def reference(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Path
     job = start(make_place(tmp_path_factory.mktemp("reference"), data_root), "undisturbed")
     assert job.wait() == 0, job.said()
     return job.run
+
+
+@pytest.fixture(scope="session")
+def half_way(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> tuple[Place, list[int]]:
+    """A run of two ranks that was stopped half-way, to be copied: its place, and the steps of its checkpoints."""
+    place = make_place(tmp_path_factory.mktemp("half"), data_root)
+    job = start(place, "half")
+    job.reach(12)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 75, job.said()
+    return place, checkpoint.steps(job.run / "checkpoints")
 
 
 @pytest.fixture
