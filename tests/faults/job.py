@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +131,13 @@ class Job:
         return [event for event in read_events(self.run / "events.jsonl") if event["kind"] == kind]
 
     def crash(self, attempt: int = 0) -> dict[str, Any]:
-        """The cells of a restart: `detect` as the supervisor says, `recover` from the culprit's last crumb to training
-        again, `repeated` steps of training.
+        """The cells of a restart: `detect` as the supervisor says, from the culprit's last crumb if it hung; `recover`
+        from then to training again; `repeated` steps.
         """
         crash = next(event for event in self.events("crash") if event["attempt"] == attempt)
         resumed = [event["step"] for event in self.events("resumed") if event["attempt"] == attempt + 1]
         fault = self.last[attempt, crash["rank"]]
-        recover = self.trains[attempt + 1] - fault.time
+        recover = self.trains[attempt + 1] - fault.time - crash["seconds_to_detect"]
         assert recover < 20 * slowness(), f"training again only after {recover:.1f} s"
         return {
             "detect": crash["seconds_to_detect"],
@@ -198,11 +197,6 @@ def left_behind(run: Path) -> list[str]:
             if all(part in command for part in wanted):
                 found.append(f"{entry.name}: {command.replace(bytes(1), b' ').decode()}")
     return found
-
-
-def seconds_between(earlier: dict[str, Any], later: dict[str, Any]) -> float:
-    """Between two events."""
-    return (datetime.fromisoformat(later["time"]) - datetime.fromisoformat(earlier["time"])).total_seconds()
 
 
 def slowness() -> float:

@@ -98,15 +98,14 @@ def test_fault_06_an_exception_in_mid_step_restarts(place, reference, matrix):
     job = start(place, "exception", fault="raise at forward rank 0 step 13")
     assert job.wait() == 0, job.said()
     report = report_of(job)
-    assert (report["rank"], report["kind"], report["step"]) == (0, "exception", 13)
-    assert report["phase"] in ("gradients", "vote")
+    assert (report["rank"], report["kind"], report["phase"], report["step"]) == (0, "exception", "gradients", 13)
     assert "a failure on purpose at forward" in report["cause"] and "faults.py:" in report["cause"]
     assert difference(job.run, reference) == 0
     matrix.row(
         6,
         fault="an exception on rank 0 in its forward pass",
         required="restarts, survives; report: rank, phase, line",
-        seen=f"report: rank 0, {report['phase']}, step 13, file and line; bit-equal end",
+        seen="report: rank 0, gradients, step 13, file and line; bit-equal end",
         **job.crash(),
     )
 
@@ -160,11 +159,10 @@ def test_fault_09_a_rank_that_does_not_go_on_is_found(place, reference, matrix, 
     assert report["rank"] == (0 if fault.startswith("skip") else 1)
     ranks = {entry["rank"]: entry for entry in report["ranks"]}
     assert all(entry["exit"] is None for entry in ranks.values())
-    if not stopped:  # a stopped process cannot write, and its state says so
-        assert "Current thread" in ranks[1]["stacks"]
+    assert all("trainer.py" in entry["stacks"] for entry in ranks.values())
     assert ("in _happen" in ranks[1]["stacks"]) == fault.startswith("sleep")
     cells = job.crash()
-    assert 12 <= cells["detect"] < 15
+    assert 12 <= cells["detect"] < 14  # the deadline, and two seconds
     assert difference(job.run, reference) == 0
     matrix.row(
         9,

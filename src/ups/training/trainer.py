@@ -118,8 +118,11 @@ class Trainer:
             sums, ballot, failure = self._gradients(step)
             runtime.crumb.mark("vote")
             result = vote(ballot, runtime)
+            if failure is not None:
+                runtime.crumb.mark("gradients")  # the report says where it struck, not where it was told
+                raise failure
             if result.failed:
-                raise failure or PeerFailed(f"rank {result.failed - 1} failed in step {step}")
+                raise PeerFailed(f"rank {result.failed - 1} failed in step {step}")
             if not result.out_of_memory:
                 break
             self._halve(list(self.stores)[result.out_of_memory - 1])
