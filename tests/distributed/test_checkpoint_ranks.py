@@ -260,11 +260,13 @@ def fill_a_small_disk(directory):
 def test_a_full_disk_is_told_to_all_ranks_and_later_saves_work(tmp_path):
     program = (
         "from pathlib import Path; from ranks import run_ranks;"
-        "from tests.distributed.test_checkpoint_ranks import fill_a_small_disk;"
+        "from test_checkpoint_ranks import fill_a_small_disk;"
         f"print(*run_ranks(2, fill_a_small_disk, Path({str(tmp_path)!r})), sep='\\n')"
     )
     mount = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=2m tmpfs {tmp_path} && exec "$@"', "sh"]
-    result = subprocess.run([*mount, sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [*mount, sys.executable, "-c", program], env=HERE, capture_output=True, text=True, timeout=60
+    )
     if "unshare" in result.stderr or "mount" in result.stderr:
         pytest.skip(f"no small disk can be mounted here: {result.stderr.strip()}")
     assert result.returncode == 0, result.stderr
@@ -273,10 +275,11 @@ def test_a_full_disk_is_told_to_all_ranks_and_later_saves_work(tmp_path):
     assert "No space left on device" in first and "step 20 could not be written" in first
 
 
+HERE = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 CRASHING = """
 import os, sys, time
 from pathlib import Path
-from tests.distributed.test_checkpoint_ranks import Training
+from test_checkpoint_ranks import Training
 from ups.distributed import faults
 
 training = Training("fsdp2")
@@ -289,7 +292,7 @@ raise RuntimeError("in the middle of a save")
 
 
 def test_a_save_under_way_does_not_keep_a_crashing_process_alive(tmp_path):
-    variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    variables = {**HERE, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", CRASHING, str(tmp_path)],
