@@ -274,16 +274,18 @@ def test_a_full_disk_is_told_to_all_ranks_and_later_saves_work(tmp_path):
 
 
 CRASHING = """
-import os, sys, time
+import sys, time
 from pathlib import Path
-from tests.distributed.test_checkpoint_ranks import Training
+import torch
+import torch.distributed as dist
 from ups.distributed import faults
+from ups.distributed.saver import Checkpoints
 
-training = Training("fsdp2")
+dist.init_process_group("gloo")
 faults._FAULTS = faults.parse("sleep at checkpoint rank 1 step 1")
-checkpoints = training.checkpoints(Path(sys.argv[1]))
-checkpoints.save(1, training.tensors(), {}, best=False)
-time.sleep(1)
+checkpoints = Checkpoints(Path(sys.argv[1]), rank=dist.get_rank(), size=2, group=dist.new_group(backend="gloo"))
+checkpoints.save(1, {"w": torch.ones(1000)}, {}, best=False)
+time.sleep(0.5)
 raise RuntimeError("in the middle of a save")
 """
 
@@ -301,7 +303,7 @@ def test_a_save_under_way_does_not_keep_a_crashing_process_alive(tmp_path):
     try:
         # One thread waits for its peer, the other sleeps at its fault: neither must matter.
         for rank in ranks:
-            _, errors = rank.communicate(timeout=20)
+            _, errors = rank.communicate(timeout=60)
             assert b"RuntimeError: in the middle of a save" in errors
             assert rank.returncode == 1, errors.decode()
     finally:
