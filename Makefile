@@ -8,19 +8,23 @@ INSTALLED := .venv/.installed
 # Settings of the user's own environment that would send packages into it, or its packages into ours.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX
 
-.PHONY: run test slow lint wheel clean
+.PHONY: run test slow faults lint wheel clean
 
 run: $(INSTALLED)
 	$(BIN)/ups run quickstart
 
 # Two OpenMP threads that spin while other processes want their core are a hundred times slower than one.
-test slow: export OMP_WAIT_POLICY := PASSIVE
+test slow faults: export OMP_WAIT_POLICY := PASSIVE
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
 
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# Every row of the fault matrix; what was seen goes into the table in docs/faults.md.
+faults: $(INSTALLED)
+	$(BIN)/python -m pytest -m faults --write-matrix docs/faults.md
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check src tests benchmarks

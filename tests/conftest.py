@@ -51,3 +51,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("work") / "runs"
     pipeline.run("quickstart", SMALLER, runs)
     return runs / "quickstart"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-matrix", metavar="FILE", help="write what the tests of faults saw as a table into FILE")

@@ -131,7 +131,7 @@ def test_ctrl_c_while_data_are_made_keeps_what_was_solved(tmp_path: Path) -> Non
     assert "640 trajectories of burgers, nu=0.01 are kept" in output
     assert all(chunk.exists() for chunk in solved)
     outcome = json.loads((tmp_path / "runs" / "quickstart" / "outcome.json").read_text())
-    assert outcome["state"] == "interrupted"
+    assert outcome["state"] == "stopped"
 
 
 def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:

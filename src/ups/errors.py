@@ -2,7 +2,7 @@
 
 `UserError` carries one sentence: what is wrong, where (field, file, key), and what to do. The command line prints it
 without a traceback and exits with code 2. `Stopped` is a wish of the user's: exit code 75, start again to go on.
-Everything else that escapes is our bug and exits with 1.
+`GaveUp` is work that cannot go on: exit code 1, one sentence. Everything else that escapes is our bug and exits with 1.
 """
 
 
@@ -12,6 +12,10 @@ class UserError(Exception):
 
 class Stopped(Exception):
     """The user asked to stop (Ctrl-C, SIGTERM) and what had to be saved is saved: the text says what."""
+
+
+class GaveUp(Exception):
+    """The work cannot go on and repeating it would not help: one sentence that says why, and what would."""
 
 
 STOPPED = 75

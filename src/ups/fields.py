@@ -182,13 +182,26 @@ class Batch:
     def __len__(self) -> int:
         return self.values.shape[0]
 
-    def to(self, device: torch.device | str) -> Batch:
+    def select(self, places: Sequence[int]) -> Batch:
+        """Some of the trajectories, in the order given."""
+        rows = torch.tensor(places, dtype=torch.long)
         return replace(
             self,
-            values=self.values.to(device),
-            times=self.times.to(device),
-            parameters={name: value.to(device) for name, value in self.parameters.items()},
-            static={name: value.to(device) for name, value in self.static.items()},
+            values=self.values[rows],
+            times=self.times[rows],
+            parameters={name: value[rows] for name, value in self.parameters.items()},
+            static={name: value[rows] for name, value in self.static.items()},
+            ids=self.ids[rows],
+        )
+
+    def to(self, where: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
+        """On another device, and its fields and parameters in another precision."""
+        return replace(
+            self,
+            values=self.values.to(where, dtype),
+            times=self.times.to(where),
+            parameters={name: value.to(where, dtype) for name, value in self.parameters.items()},
+            static={name: value.to(where, dtype) for name, value in self.static.items()},
         )
 
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from ups.config.load import config_hash, load_config, save_config
 from ups.config.schema import RunConfig
 from ups.data.sources import Source, open_source
-from ups.distributed import checkpoint
-from ups.distributed.runtime import Runtime
+from ups.distributed import checkpoint, crash
+from ups.distributed.breadcrumb import Breadcrumb
+from ups.distributed.outcome import Outcome, decide, forget, supervised
+from ups.distributed.runtime import Ranks, Runtime
+from ups.distributed.supervisor import supervise
 from ups.durable import write
-from ups.errors import Stopped, UserError
+from ups.errors import GaveUp, Stopped, UserError
 from ups.evaluation.evaluate import Evaluation
 from ups.evaluation.evaluate import evaluate as judge
 from ups.models.propagator import Propagator
@@ -36,8 +40,9 @@ from ups.track.progress import Progress
 from ups.training.fit import Prepared, fit_fno, fit_operator, prepare
 
 
-def run(name: str, overrides: Sequence[str], runs: Path) -> None:
+def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None) -> None:
     """Do whatever of the run is not done yet, then print its table."""
+    _refuse_launchers()
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
     finished = _finished(directory, config)
@@ -45,6 +50,9 @@ def run(name: str, overrides: Sequence[str], runs: Path) -> None:
         print(f"{directory} is finished; nothing to do (remove it, or give another name=..., to run again)\n")
     else:
         command = " ".join(["ups run", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
+        if ranks is not None:
+            command += f" --gpus {ranks}"
+            train_on_ranks(name, overrides, runs, ranks)
         with _claimed(directory, config):
             _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
         finished = json.loads((directory / "metrics.json").read_text())
@@ -53,17 +61,42 @@ def run(name: str, overrides: Sequence[str], runs: Path) -> None:
 
 
 def train(name: str, overrides: Sequence[str], runs: Path) -> None:
-    """Data and the operator only."""
+    """Data and the operator only: in this process, which may be one of several ranks."""
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
 
     def work(runtime: Runtime) -> None:
         tasks, _ = _timed_data(runtime, config, directory)
         seconds = fit_operator(runtime, config, tasks, directory)
-        print(f"trained for {seconds:.0f} s; checkpoints: {directory / 'checkpoints'}")
+        if runtime.rank == 0:
+            print(f"trained for {seconds:.0f} s; checkpoints: {directory / 'checkpoints'}")
 
-    with _claimed(directory, config):
+    ours = os.environ.get("RANK", "0") == "0" and not supervised()  # else it is claimed already, by rank 0 or above us
+    with _claimed(directory, config) if ours else nullcontext():
         _guarded(directory, work, config)
+
+
+def train_on_ranks(
+    name: str, overrides: Sequence[str], runs: Path, ranks: int, nodes: str = "1", meeting: str | None = None
+) -> None:
+    """Data and the operator only, on `ranks` supervised processes of this node and those of other nodes."""
+    _refuse_launchers()
+    config = load_config(name, overrides, RunConfig)
+    directory = runs / config.name
+    command = [sys.executable, "-m", "ups", *(["--quiet"] if Progress.silent else [])]
+    command += ["train", name, *overrides, "--runs", str(runs)]
+    with _claimed(directory, config, meeting):
+        outcome = supervise(command, directory, ranks, config=config.runtime, nodes=nodes, rendezvous=meeting)
+    if outcome.state != "finished":
+        raise {"stopped": Stopped, "mistake": UserError, "gave_up": GaveUp}[outcome.state](outcome.reason)
+
+
+def _refuse_launchers() -> None:
+    if "RANK" in os.environ:
+        raise UserError(
+            "RANK is set: this command was started by another launcher (torchrun, mpirun), but starts its own ranks; "
+            "start it by itself, or use `ups train` without --gpus under that launcher"
+        )
 
 
 def evaluate(directory: Path) -> dict[str, Any]:
@@ -104,7 +137,8 @@ def _timed_data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[d
     try:
         return _data(runtime, config, directory)
     finally:
-        _note_seconds(directory, data=_seconds(directory).get("data", 0.0) + time.monotonic() - began)
+        if runtime.rank == 0:
+            _note_seconds(directory, data=_seconds(directory).get("data", 0.0) + time.monotonic() - began)
 
 
 def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
@@ -115,12 +149,22 @@ def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[st
 
             def report(label: str, done: int, total: int, show=show) -> None:
                 show(label, done, total)
+                runtime.crumb.mark("data")
                 runtime.check_stop(f"{done} of {total} trajectories of {label} are kept in {directory}")
 
-            sources[name] = open_source(
-                name, task, config.data, directory / "data", config.seed + 1000 * number, report
+            sources[name] = runtime.in_turn(
+                f"open {name}",
+                lambda name=name, task=task, number=number, report=report: open_source(
+                    name,
+                    task,
+                    config.data,
+                    directory / "data",
+                    config.seed + 1000 * number,
+                    report,
+                    check=runtime.rank == 0,
+                ),
             )
-        tasks[name] = prepare(sources[name], task.share, config.training.strides, directory / "store")
+        tasks[name] = prepare(runtime, sources[name], task.share, config.training.strides, directory / "store")
         runtime.check_stop(f"the data of {name} are kept in {directory}")
     return tasks, sources
 
@@ -253,10 +297,10 @@ def _finished(directory: Path, config: RunConfig) -> dict[str, Any] | None:
 
 
 def _check_same(directory: Path, config: RunConfig) -> None:
-    other = _config_of(directory)
-    if config_hash(other) == config_hash(config):
+    """Refuse another configuration; how it is computed (`runtime`) may differ, because the result does not."""
+    ours, theirs = (_leaves(c.model_dump(mode="json", exclude={"runtime"})) for c in (config, _config_of(directory)))
+    if ours == theirs:
         return
-    ours, theirs = (_leaves(c.model_dump(mode="json")) for c in (config, other))
     different = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
     raise UserError(
         f"{directory} belongs to another configuration ({', '.join(different[:3])} differ"
@@ -278,16 +322,16 @@ def _config_of(directory: Path) -> RunConfig:
 
 
 @contextmanager
-def _claimed(directory: Path, config: RunConfig) -> Iterator[None]:
-    """The run directory, ours alone while we work in it."""
+def _claimed(directory: Path, config: RunConfig, meeting: str | None = None) -> Iterator[None]:
+    """The run directory, ours alone while we work in it; nodes that meet at the same address share it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / ".lock").open("w")
+        lock = (directory / ".lock").open("a+")
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}; choose another --runs folder") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock, meeting)
         except BlockingIOError:
             raise UserError(
                 f"{directory} is in use by another process; wait for it, or give another name=..."
@@ -299,20 +343,53 @@ def _claimed(directory: Path, config: RunConfig) -> Iterator[None]:
         yield
 
 
+def _lock(lock: IO[str], meeting: str | None) -> None:
+    """Exclusive, unless those who hold it wrote the address where we are to meet."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        if meeting is None or lock.read() != meeting:
+            raise
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return
+    lock.truncate(0)
+    if meeting is not None:
+        lock.write(meeting)
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+
 def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig) -> None:
-    """Run `work`; write how it ended to `outcome.json`."""
-    with Runtime.start(config.runtime, config.seed) as runtime:
-        write(directory / "env.json", (json.dumps(environment(), indent=1) + "\n").encode())
-        try:
+    """Run `work`; write how it ended to `outcome.json`, or what went wrong for the crash report."""
+    ranks = Ranks.read()
+    if not supervised() and ranks.rank == 0:
+        forget(directory)
+    runtime = None
+    try:
+        with Runtime.start(config.runtime, config.seed, directory) as runtime:
+            runtime.agree("configuration", config_hash(config), "start every rank with the same command and files")
+            Progress.silent = Progress.silent or runtime.rank > 0
+            if runtime.rank == 0:
+                content = environment() | {"attempt": ranks.attempt, "ranks": runtime.size, "notes": runtime.notes}
+                write(directory / "env.json", (json.dumps(content, indent=1) + "\n").encode())
+                for note in runtime.notes:
+                    print(f"note: {note}")
+            runtime.crumb.mark("data")
             work(runtime)
-        except Stopped as stopped:
-            _outcome(directory, "interrupted", str(stopped))
-            raise
-        except UserError as error:
-            _outcome(directory, "failed", str(error))
-            raise
-    _outcome(directory, "finished", "")
-
-
-def _outcome(directory: Path, state: str, reason: str) -> None:
-    write(directory / "outcome.json", (json.dumps({"state": state, "reason": reason}) + "\n").encode())
+            runtime.crumb.mark("end")
+    except Stopped as stopped:
+        decide(directory, Outcome("stopped", str(stopped), ranks.rank))
+        raise
+    except UserError as error:
+        decide(directory, Outcome("mistake", str(error), ranks.rank))
+        raise
+    except GaveUp as error:
+        decide(directory, Outcome("gave_up", str(error), ranks.rank))
+        raise
+    except Exception as error:
+        if ranks.launched:
+            crumb = runtime.crumb if runtime else Breadcrumb(None, ranks.rank, ranks.attempt)
+            crash.record_failure(directory, ranks.rank, ranks.attempt, error, crumb, {})
+        raise
+    decide(directory, Outcome("finished", "", ranks.rank))

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import free_port, run_ranks
 from safetensors import safe_open
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from tests.distributed.ranks import free_port, run_ranks
 from ups.distributed import checkpoint, faults
 from ups.distributed.faults import Fault
 from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
@@ -152,7 +152,7 @@ def save_three_the_second_refused(strategy, directory, fault):
     """Steps 10, 20, 30; the disk of one rank refuses 20. What each rank saw."""
     training = Training(strategy)
     checkpoints = training.checkpoints(directory)
-    faults._FAULTS = (fault,)
+    faults._FAULTS = [fault]
     seen = []
     for number in (10, 20, 30):
         training.step(number)
@@ -163,7 +163,7 @@ def save_three_the_second_refused(strategy, directory, fault):
         except NotSaved as error:
             seen.append((str(error), checkpoints.failed))
             assert training.checkpoints(directory).load(training.tensors()).step == 10
-    faults._FAULTS = ()
+    faults._FAULTS = []
     training.close()
     return seen
 
@@ -259,7 +259,7 @@ def fill_a_small_disk(directory):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_a_full_disk_is_told_to_all_ranks_and_later_saves_work(tmp_path):
     program = (
-        "from pathlib import Path; from tests.distributed.ranks import run_ranks;"
+        "from pathlib import Path; from ranks import run_ranks;"
         "from tests.distributed.test_checkpoint_ranks import fill_a_small_disk;"
         f"print(*run_ranks(2, fill_a_small_disk, Path({str(tmp_path)!r})), sep='\\n')"
     )

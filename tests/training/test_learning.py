@@ -8,19 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import small
 import torch
 from torch import Tensor
 
 from ups.config.schema import RuntimeConfig, TrainingConfig
 from ups.data.normalise import Normaliser
 from ups.data.statistics import Scale, Statistics
-from ups.data.statistics import statistics as measure
 from ups.distributed import checkpoint
 from ups.distributed.runtime import Runtime
-from ups.equations import Advection, Darcy
-from ups.errors import Stopped, UserError
+from ups.errors import GaveUp, Stopped, UserError
 from ups.fields import Batch, Channel
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec
 from ups.store.fields import FieldStore
 from ups.track.jsonl import read_events
 from ups.training.ema import EMA
@@ -29,64 +28,22 @@ from ups.training.optim import learning_rate, rollout_length
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 
-WAVES, FLOW = Advection(points=32, beta=0.4, frames=9, duration=0.8), Darcy(points=16)
-SMALL = {"width": 8, "depth": 2, "modes": 4, "head": 8, "conditions": 8}
 
-
-class Solved:
-    """A few solved trajectories as a Dataset."""
-
-    def __init__(self, equation: Advection | Darcy, count: int) -> None:
-        self.batch = equation.solve(0, range(count))
-        self.task, self.channels = equation.name, equation.channels
-        self.grid, self.times, self.boundary = equation.grid, equation.times, equation.boundary
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def read(self, indices, frames: slice) -> Batch:
-        rows = torch.tensor(list(indices), dtype=torch.int64)
-        b = self.batch
-        return replace(
-            b,
-            values=b.values[rows][:, frames],
-            times=b.times[rows][:, frames],
-            parameters={n: v[rows] for n, v in b.parameters.items()},
-            static={n: v[rows] for n, v in b.static.items()},
-            ids=rows,
-        )
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSpec, dict[str, FieldStore]]:
-    folder = tmp_path_factory.mktemp("store")
-    tasks, stores = [], {}
-    for equation, count in ((WAVES, 12), (FLOW, 10)):
-        data, spec = Solved(equation, count), equation.task()
-        scales = measure(data, spec)
-        ranges = {"beta": (0.4, 0.4)} if spec.parameters else {}
-        tasks.append(Learned(spec, data.grid, scales, ranges, () if spec.steady else (spec.dt or 0.0,)))
-        stores[spec.name] = FieldStore.build(folder / spec.name, data, Normaliser(spec, scales))
-    return ModelSpec("spectral", SMALL, tuple(tasks)), stores
+def prepared(data: Path) -> tuple[ModelSpec, dict[str, FieldStore]]:
+    return small.prepared(data)
 
 
-def trainer(prepared, folder: Path, runtime: Runtime, steps: int = 12, scores=None, **changes) -> Trainer:
-    spec, stores = prepared
-    settings = {"steps": steps, "batch_size": 6, "noise": 0.01, "rollout": [(0.0, 1), (0.5, 2)], "warmup": 2}
-    config = TrainingConfig(**({**settings, "validate_every": 4, "checkpoint_every": 4} | changes))
+def trainer(data: Path, folder: Path, runtime: Runtime, steps: int = 12, scores=None, **changes) -> Trainer:
     marks = iter(scores or [])
-    folder.mkdir(parents=True, exist_ok=True)
-    return Trainer(
-        runtime,
-        spec.build(0),
-        stores,
-        dict.fromkeys(stores, 1.0),
-        config,
-        0,
-        folder,
-        {"model": spec.to_dict()},
-        lambda model: {"waves": next(marks, 1.0)},
-    )
+    settings = {"steps": steps, "batch_size": 6, "clip": 1.0, "ema": 0.99, "precision": "float32"}
+    settings |= {"validate_every": 4, "checkpoint_every": 4} | changes
+    return small.small_trainer(runtime, data, folder, lambda model: {"waves": (next(marks, 1.0), 1.0)}, **settings)
 
 
 @pytest.fixture
@@ -134,7 +91,7 @@ def test_each_rollout_term_moves_every_parameter_its_task_uses(prepared, term: s
     spec, stores = prepared
     model = awake(spec)
     loss = OperatorStage(model, 0.0).loss(window(stores, "advection", 3))
-    loss.parts[term].backward()
+    loss.parts[term].mean().backward()
     still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     alien = ("bounded", "static", "wall", "steady", "value", "place.2", "spacing_1", "length_1", "stencil.y")
     assert [n for n in still if not any(word in n for word in alien)] == []
@@ -145,7 +102,7 @@ def test_the_second_step_is_trained_through_the_first(prepared) -> None:
     spec, stores = prepared
     batch = window(stores, "advection", 3)
     whole = awake(spec)
-    OperatorStage(whole, 0.0).loss(batch).parts["step_2"].backward()
+    OperatorStage(whole, 0.0).loss(batch).parts["step_2"].mean().backward()
     cut = awake(spec)
     cut.load_state_dict(whole.state_dict())
     with torch.no_grad():
@@ -153,7 +110,7 @@ def test_the_second_step_is_trained_through_the_first(prepared) -> None:
         static = batch.values.new_zeros(3, 32, 0)
         first = cut("advection", batch.values[:, :1], static, batch.parameters, lead, batch.grid)
     second = replace(batch, values=torch.stack([first, batch.values[:, 2]], 1))
-    OperatorStage(cut, 0.0).loss(second).total.backward()
+    OperatorStage(cut, 0.0).loss(second).total.mean().backward()
     ours, theirs = (dict(m.named_parameters())["network.stem.bias"].grad for m in (whole, cut))
     assert ours is not None and theirs is not None
     assert not torch.allclose(ours, theirs, rtol=1e-2, atol=0)
@@ -163,7 +120,7 @@ def test_the_steady_loss_moves_every_parameter_its_task_uses(prepared) -> None:
     spec, stores = prepared
     model = awake(spec)
     loss = OperatorStage(model, 0.0).loss(window(stores, "darcy", 1))
-    loss.parts["steady"].backward()
+    loss.parts["steady"].mean().backward()
     still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     # The state of a steady problem starts at zero, so rows that multiply it cannot move.
     alien = ("periodic", "parameter_beta", "lead", "rms_u", "place.1", "field_u")
@@ -174,7 +131,7 @@ def test_noise_reaches_the_loss_in_proportion_to_the_sample(prepared) -> None:
     spec, stores = prepared
     batch = window(stores, "advection", 2)
     kick = torch.randn(batch.values[:, :1].shape, generator=torch.Generator().manual_seed(0))
-    quiet, loud = (OperatorStage(spec.build(0), size).loss(batch, kick).total.item() for size in (0.0, 0.5))
+    quiet, loud = (OperatorStage(spec.build(0), size).loss(batch, kick).total.mean().item() for size in (0.0, 0.5))
     # The untrained model is persistence: its error grows by about the noise, half of each sample's rms.
     assert loud > quiet + 0.05
 
@@ -192,16 +149,16 @@ def test_the_average_follows_the_weights_and_leaves_them_alone() -> None:
     torch.nn.init.zeros_(layer.weight)
     ema = EMA(layer, 0.5)
     torch.nn.init.ones_(layer.weight)
-    ema.update(1000)
+    ema.update(1000, torch.ones(()))
     assert float(ema.averages["weight"]) == pytest.approx(0.5)
     with ema.applied():
         assert layer.weight.item() == pytest.approx(0.5)
     assert layer.weight.item() == 1.0
 
 
-def test_training_lowers_the_error_below_persistence(prepared, tmp_path: Path, runtime: Runtime) -> None:
-    run = trainer(prepared, tmp_path, runtime, steps=150, learning_rate=1e-2, rollout=[(0.0, 1)], noise=0.0)
-    first = {name: float(value) for name, value in run.stepper.gradients(run.batch(0)).parts.items()}
+def test_training_lowers_the_error_below_persistence(data, tmp_path: Path, runtime: Runtime) -> None:
+    run = trainer(data, tmp_path, runtime, steps=150, learning_rate=1e-2, rollout=[(0.0, 1)], noise=0.0)
+    first = {name: float(value) for name, value in run.stepper.gradients(run.micro_batches(0), 2, runtime).items()}
     run.fit()
     last = [e for e in read_events(tmp_path / "events.jsonl") if e["kind"] == "step"][-1]["parts"]
     assert last["advection"] < 0.5 * first["advection"]
@@ -212,18 +169,18 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return checkpoint.load(folder / "checkpoints")[0]
 
 
-def test_a_stopped_run_resumes_bit_for_bit(prepared, tmp_path: Path, runtime: Runtime) -> None:
-    trainer(prepared, tmp_path / "whole", runtime).fit()
+def test_a_stopped_run_resumes_bit_for_bit(data, tmp_path: Path, runtime: Runtime) -> None:
+    trainer(data, tmp_path / "whole", runtime).fit()
 
-    halted = trainer(prepared, tmp_path / "halted", runtime)
+    halted = trainer(data, tmp_path / "halted", runtime)
 
     def stop(step: int, text: str) -> None:
-        runtime.stop.asked = step == 7
+        runtime.stop.asked = step == 6  # the next step's vote tells every rank
 
     with pytest.raises(Stopped, match="step 7 of 12"):
         halted.fit(stop)
     runtime.stop.asked = False
-    again = trainer(prepared, tmp_path / "halted", runtime)
+    again = trainer(data, tmp_path / "halted", runtime)
     assert again.state.step == 7
     again.fit()
     whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "halted")
@@ -231,44 +188,45 @@ def test_a_stopped_run_resumes_bit_for_bit(prepared, tmp_path: Path, runtime: Ru
     assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
 
 
-def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_error(
-    prepared, tmp_path: Path, runtime: Runtime
-) -> None:
-    trainer(prepared, tmp_path, runtime, steps=16, scores=[0.9, 0.2, 0.5, 0.6]).fit()
+def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_error(data, tmp_path: Path, runtime: Runtime) -> None:
+    trainer(data, tmp_path, runtime, steps=16, scores=[0.9, 0.2, 0.5, 0.6]).fit()
     best = checkpoint.find(tmp_path / "checkpoints", "best")
     assert best is not None and best.name == "step_00000008"
     assert checkpoint.steps(tmp_path / "checkpoints") == [8, 12, 16]
 
 
-def test_a_validation_error_that_is_not_a_number_is_never_the_best(prepared, tmp_path: Path, runtime: Runtime) -> None:
-    state = trainer(prepared, tmp_path, runtime, scores=[math.nan, 0.7, math.nan]).fit()
+def test_a_validation_error_that_is_not_a_number_is_never_the_best(data, tmp_path: Path, runtime: Runtime) -> None:
+    state = trainer(data, tmp_path, runtime, scores=[math.nan, 0.7, math.nan]).fit()
     assert (state.best_step, state.best) == (8, 0.7)
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(prepared, tmp_path: Path, runtime: Runtime) -> None:
-    run = trainer(prepared, tmp_path, runtime)
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(data, tmp_path: Path, runtime: Runtime) -> None:
+    run = trainer(data, tmp_path, runtime)
     run.step()
     before = {n: p.detach().clone() for n, p in run.model.named_parameters()}
-    batch = run.batch(1)
-    spoiled = [(replace(b, values=torch.full_like(b.values, math.nan)), noise) for b, noise in batch]
-    run.batch = lambda step: spoiled
+    whole = run.micro_batches
+    run.micro_batches = lambda step: (
+        replace(m, batch=replace(m.batch, values=torch.full_like(m.batch.values, math.nan))) for m in whole(step)
+    )
     run.step()
     assert all(torch.equal(before[n], p) for n, p in run.model.named_parameters())
     assert read_events(tmp_path / "events.jsonl")[-1]["kind"] == "skipped"
-    with pytest.raises(UserError, match="not finite in 20 steps"):
+    with pytest.raises(GaveUp, match="not finite in 20 steps"):
         for _ in range(30):
             run.step()
 
 
-def test_a_checkpoint_of_another_model_is_refused(prepared, tmp_path: Path, runtime: Runtime) -> None:
-    trainer(prepared, tmp_path, runtime, steps=4).fit()
-    spec, stores = prepared
+def test_a_checkpoint_of_another_model_is_refused(data, tmp_path: Path, runtime: Runtime, monkeypatch) -> None:
+    trainer(data, tmp_path, runtime, steps=4).fit()
+    spec, stores = small.prepared(data)
+    wider = ModelSpec("spectral", small.SETTINGS | {"width": 10}, spec.tasks)
+    monkeypatch.setattr(small, "prepared", lambda folder: (wider, stores))
     with pytest.raises(UserError, match="of another model"):
-        trainer((ModelSpec("spectral", SMALL | {"width": 10}, spec.tasks), stores), tmp_path, runtime)
+        trainer(data, tmp_path, runtime)
 
 
 def test_normalised_fields_come_back_under_log_and_identity() -> None:
-    spec = replace(WAVES.task(), channels=(Channel("density", "log"), Channel("u")))
+    spec = replace(small.EQUATIONS[0][0].task(), channels=(Channel("density", "log"), Channel("u")))
     scales = {"density": Scale(0.3, 2.0, 2.1), "u": Scale(0.1, 0.5, 0.7)}
     units = Normaliser(spec, Statistics("advection", 1, 0.1, (), scales))
     fields = torch.rand(2, 5, 2) + 0.5
@@ -276,8 +234,8 @@ def test_normalised_fields_come_back_under_log_and_identity() -> None:
     assert units.normalise(torch.tensor([[math.e, 1.4]])).tolist()[0] == pytest.approx([(1 - 0.3) / 2.0, 2.0])
 
 
-def test_checkpoints_say_enough_to_rebuild_the_model(prepared, tmp_path: Path, runtime: Runtime) -> None:
-    trainer(prepared, tmp_path, runtime, steps=4).fit()
+def test_checkpoints_say_enough_to_rebuild_the_model(data, tmp_path: Path, runtime: Runtime) -> None:
+    trainer(data, tmp_path, runtime, steps=4).fit()
     tensors, manifest = checkpoint.load(tmp_path / "checkpoints")
     model = ModelSpec.from_dict(json.loads(json.dumps(manifest.content["model"]))).build()
     assert {f"model.{name}" for name in model.state_dict()} <= tensors.keys()

@@ -16,6 +16,10 @@ Overrides = Annotated[
 ]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="The folder that holds all runs.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, such as runs/quickstart.")]
+Gpus = Annotated[
+    int | None,
+    typer.Option("--gpus", "--ranks", min=1, help="Ranks on this machine: one a GPU, or CPU processes without GPUs."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Settings = Annotated[
     list[str] | None,

@@ -7,6 +7,7 @@ A user's mistake is one sentence and exit code 2, a bug of ours a traceback and 
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import traceback
 from typing import Annotated, Any, NoReturn
@@ -17,11 +18,13 @@ from typer.core import TyperGroup
 from ups.cli.data_inspect import inspect
 from ups.cli.data_make import make
 from ups.cli.evaluate import evaluate
+from ups.cli.explain import explain
 from ups.cli.report import report
 from ups.cli.run import run
 from ups.cli.simulate import simulate
 from ups.cli.train import train
-from ups.errors import STOPPED, Stopped, UserError
+from ups.distributed.outcome import supervised
+from ups.errors import STOPPED, GaveUp, Stopped, UserError
 
 
 class Commands(TyperGroup):
@@ -41,7 +44,7 @@ app = typer.Typer(
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
 
-for command in (run, train, evaluate, report, simulate):
+for command in (run, train, evaluate, report, simulate, explain):
     app.command()(command)
 for command in (make, inspect):
     data.command()(command)
@@ -87,23 +90,40 @@ def datasets() -> None:
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with its exit code."""
+    code, decided = _run()
+    if "RANK" not in os.environ:
+        sys.exit(code)
+    # A rank leaves without the interpreter's farewell, in which it might wait for peers that are gone. Where a
+    # supervisor reads outcome.json, an end by decision is no failure: only crashes have another code than 0.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if supervised() and decided else code)
+
+
+def _run() -> tuple[int, bool]:
+    """The exit code, and whether the end was decided: anything else is a crash."""
     try:
         app(prog_name="ups")
     except Stopped as stopped:
         print(f"\nstopped: {stopped}; start the same command again to go on", file=sys.stderr)
-        sys.exit(STOPPED)
+        return STOPPED, True
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2, True
+    except GaveUp as error:
+        print(f"error: gave up: {error}", file=sys.stderr)
+        return 1, True
+    except SystemExit as end:  # the usual way out of typer
+        return (end.code if isinstance(end.code, int) else int(end.code is not None)), end.code in (0, None)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f" for {error.filename}" if error.filename else ""
             print(f"error: the disk is full{where}; free some space or choose another folder", file=sys.stderr)
-            sys.exit(2)
+            return 2, False
         if isinstance(error, OSError) and error.filename:
             print(f"error: {error.filename}: {error.strerror}; check the path and its permissions", file=sys.stderr)
-            sys.exit(2)
+            return 2, False
         traceback.print_exc()
         print(f"error: {type(error).__name__}: {error}\nthis is a bug in ups; please report it", file=sys.stderr)
-        sys.exit(1)
-    sys.exit(0)
+        return 1, False
+    return 0, True

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ups.cli.arguments import Config, Overrides, Runs
+from ups.cli.arguments import Config, Gpus, Overrides, Runs
 
 
-def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs")) -> None:
+def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), gpus: Gpus = None) -> None:
     """Make or open data, train, evaluate and write a report. Interrupted, it goes on where it was when run again.
+
+    With --gpus the model is trained by that many supervised ranks; all else is done by one process.
 
     \b
     Example:
       ups run quickstart
       ups run quickstart operator.width=96 name=wide --runs /tmp/runs
+      ups run quickstart --gpus 8
     """
     from ups import pipeline
 
-    pipeline.run(config, overrides or [], runs)
+    pipeline.run(config, overrides or [], runs, gpus)

@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from ups.cli.arguments import Config, Overrides, Runs
+import typer
+
+from ups.cli.arguments import Config, Gpus, Overrides, Runs
 
 
-def train(config: Config, overrides: Overrides = None, runs: Runs = Path("runs")) -> None:
+def train(
+    config: Config,
+    overrides: Overrides = None,
+    runs: Runs = Path("runs"),
+    gpus: Gpus = None,
+    nodes: Annotated[
+        str, typer.Option("--nodes", metavar="N or MIN:MAX", help="Machines that train together, or how few may go on.")
+    ] = "1",
+    rendezvous: Annotated[
+        str | None,
+        typer.Option("--rendezvous", metavar="HOST:PORT", help="Where the machines meet; HOST is one of them."),
+    ] = None,
+) -> None:
     """Train only. Makes or opens the data and stops at the best checkpoint, without evaluation and report.
+
+    With --gpus, one supervising process starts that many ranks, restarts them from the last checkpoint when one crashes
+    or hangs, and says why (`ups explain RUN`). The result does not depend on the number of ranks.
 
     \b
     Example:
       ups train quickstart operator.width=96
+      ups train quickstart --gpus 8 runtime.strategy=fsdp2
+      ups train quickstart --gpus 2 runtime.device=cpu
+      ups train big.yaml --gpus 8 --nodes 2 --rendezvous node0:29500 --runs /shared/runs    (on each node)
+      torchrun --nproc-per-node 8 -m ups train quickstart
     """
     from ups import pipeline
 
-    pipeline.train(config, overrides or [], runs)
+    if gpus is None:
+        pipeline.train(config, overrides or [], runs)
+    else:
+        pipeline.train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous)

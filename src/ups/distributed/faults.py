@@ -17,7 +17,12 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KINDS = ("oom", "raise", "segv", "kill", "exit0", "sleep", "skip", "nan", "flip", "term", "int", "full")
 
@@ -31,7 +36,7 @@ class Fault:
     attempt: int = 0
 
 
-def parse(text: str) -> tuple[Fault, ...]:
+def parse(text: str) -> list[Fault]:
     """The faults a variable's text names."""
     faults = []
     for entry in filter(None, (part.strip() for part in text.split(";"))):
@@ -40,23 +45,35 @@ def parse(text: str) -> tuple[Fault, ...]:
         if kind not in KINDS:
             raise ValueError(f"unknown fault {kind!r} in {entry!r}")
         faults.append(Fault(kind, given["at"], int(given["rank"]), int(given["step"]), int(given.get("attempt", 0))))
-    return tuple(faults)
+    return faults
 
 
 _FAULTS = parse(os.environ.get("UPS_FAULT", ""))
 
 
-def strike(place: str, rank: int, step: int, attempt: int) -> str | None:
-    """Called at `place`: does what a fault for it asks, or returns its kind where only the caller can do it."""
-    if not _FAULTS:
-        return None
+def strike(place: str, rank: int, step: int, attempt: int, tensors: Sequence[Tensor] = ()) -> str | None:
+    """Called at `place`: does what a fault for it asks, or returns its kind where only the caller can do it.
+
+    `tensors` are the loss, whose backward pass is a place of its own, or the parameters.
+    """
     for fault in _FAULTS:
-        if (fault.place, fault.rank, fault.step, fault.attempt) == (place, rank, step, attempt):
-            return _happen(fault)
+        if (fault.rank, fault.step, fault.attempt) == (rank, step, attempt):
+            if fault.place == place:
+                _FAULTS.remove(fault)  # once: the same step may be tried again
+                return _happen(fault, tensors)
+            if place == "loss" and fault.place == "backward":
+                _FAULTS.remove(fault)
+                tensors[0].register_hook(lambda _, fault=fault: _happen(fault, ()) and None)
+                return None
     return None
 
 
-def _happen(fault: Fault) -> str:
+def _happen(fault: Fault, tensors: Sequence[Tensor]) -> str:
+    if fault.kind == "nan":
+        tensors[0].data.fill_(float("nan"))
+        tensors[0].register_hook(lambda gradient: gradient * float("nan"))
+    if fault.kind == "flip":
+        next(part for part in (getattr(t, "_local_tensor", t) for t in tensors) if part.numel()).data.view(-1)[0] += 1.0
     if fault.kind == "oom":
         import torch
 

@@ -54,3 +54,8 @@ def outcome_of(directory: Path) -> Outcome | None:
 def forget(directory: Path) -> None:
     """A new job starts: what an earlier one decided no longer holds."""
     (directory / _NAME).unlink(missing_ok=True)
+
+
+def supervised() -> bool:
+    """Whether this process is a rank that a supervisor started, which reads outcomes."""
+    return "UPS_SUPERVISED" in os.environ

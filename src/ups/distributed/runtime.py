@@ -1,25 +1,47 @@
-"""Where a process runs: its rank, device and threads. The first line of everything that trains.
+"""Where a process runs: its rank, device, threads, groups and mesh. The first line of everything that trains.
 
-    with Runtime.start(config.runtime, seed) as rt:
+    with Runtime.start(config.runtime, seed, directory) as rt:
         ...
 
-It alone chooses the device and the number of threads and catches signals; it is handed to whatever needs ranks, and
-nothing else asks. One process for now: rank 0 of 1.
+It alone reads RANK, chooses the device, makes process groups, catches signals and seeds; it is handed to whatever needs
+ranks, and nothing else asks. Without RANK in the environment it is rank 0 of 1 and there are no groups. GPUs speak
+NCCL and CPUs gloo; where that is not possible it fails and says why.
+
+All groups have long time-outs that nobody changes: dead peers are found by their sockets, hangs by the breadcrumb.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import platform
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _get_default_store as _default_store
 
 from ups.config.schema import RuntimeConfig
+from ups.distributed import crash, faults
+from ups.distributed.breadcrumb import Breadcrumb, crumb_path
+from ups.distributed.preflight import preflight
 from ups.errors import Stopped, UserError
+
+Result = TypeVar("Result")
+
+TIMEOUT = timedelta(minutes=30)
+GRACE = float(os.environ.get("UPS_GRACE", "20"))
+"""Seconds a rank has to save and leave after a signal; then it is ended the hard way."""
 
 
 @dataclass
@@ -30,39 +52,258 @@ class StopFlag:
 
 
 @dataclass(frozen=True)
+class Ranks:
+    """Who we are among how many, in all and on this node, as the launcher says; `attempt` counts restarts."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    attempt: int = 0
+    launched: bool = False
+
+    @classmethod
+    def read(cls) -> Ranks:
+        if "RANK" not in os.environ:
+            return cls()
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        needed = (*names, "MASTER_ADDR", "MASTER_PORT")
+        if missing := [name for name in needed if name not in os.environ]:
+            raise UserError(
+                f"RANK is set but {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not; start ranks with "
+                "`ups train --gpus N` or torchrun, or unset RANK"
+            )
+        try:
+            numbers = [int(os.environ[name]) for name in names]
+        except ValueError:
+            shown = ", ".join(f"{name}={os.environ[name]}" for name in names)
+            raise UserError(f"the launcher's variables are not whole numbers ({shown}); unset them") from None
+        return cls(*numbers, attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), launched=True)
+
+
+@dataclass(frozen=True)
 class Runtime:
-    rank: int
-    size: int
+    """`control` carries votes and nothing else, `saving` checkpoints (and what ranks agree on at the start)."""
+
+    config: RuntimeConfig
+    ranks: Ranks
     device: torch.device
     threads: int
+    crumb: Breadcrumb
+    control: ProcessGroup | None = None
+    saving: ProcessGroup | None = None
+    mesh: DeviceMesh | None = None
+    notes: tuple[str, ...] = ()
     stop: StopFlag = field(default_factory=StopFlag)
+
+    @property
+    def rank(self) -> int:
+        return self.ranks.rank
+
+    @property
+    def size(self) -> int:
+        return self.ranks.size
 
     @classmethod
     @contextmanager
-    def start(cls, config: RuntimeConfig, seed: int) -> Iterator[Runtime]:
-        if config.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("runtime.device is cuda, but torch sees no GPU here; use runtime.device=cpu")
-        cuda = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
-        threads = config.threads or len(os.sched_getaffinity(0))
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        torch.manual_seed(seed)
-        runtime = cls(0, 1, torch.device("cuda", 0) if cuda else torch.device("cpu"), threads)
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            if runtime.stop.asked and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            runtime.stop.asked = True
-
-        handlers = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+    def start(cls, config: RuntimeConfig, seed: int, directory: Path | None = None) -> Iterator[Runtime]:
+        ranks = Ranks.read()
+        cuda = _wants_cuda(config)
+        if ranks.launched:
+            _overwrite_environment(ranks)
+            if directory is not None:
+                crash.arm(directory, ranks.rank, ranks.attempt)
+        crumbs = crumb_path(directory, ranks.rank) if ranks.launched and directory is not None else None
+        crumb = Breadcrumb(crumbs, ranks.rank, ranks.attempt)
+        crumb.mark("init", 0)
+        stop = StopFlag()
+        with _signals(stop, ranks), _threads(config, ranks) as threads:
+            device = _device(cuda, ranks)
+            notes = preflight(cuda, ranks.size)
+            control = saving = mesh = None
+            if ranks.launched:
+                dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
+                control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+                saving = dist.new_group(backend="gloo", timeout=TIMEOUT)
+                mesh = _mesh(config, ranks, device)
+            runtime = cls(config, ranks, device, threads, crumb, control, saving, mesh, notes, stop)
+            runtime._agree_on_machines()
+            _reproducible(config, seed)
             yield runtime
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            torch.set_num_threads(before)
+        # Reached only without an exception: after one, peers may never answer again.
+        if ranks.launched:
+            dist.destroy_process_group()
 
     def check_stop(self, saved: str) -> None:
         """Leave in good order if the user asked to; `saved` says what is kept."""
         if self.stop.asked:
             raise Stopped(saved)
+
+    def agree(self, what: str, value: str, remedy: str) -> None:
+        """Refuse to go on when ranks differ in something all must share."""
+        values = self.gather(value)
+        if len(set(values)) > 1:
+            other = next(rank for rank, theirs in enumerate(values) if theirs != values[0])
+            raise UserError(
+                f"ranks disagree on the {what}: rank 0 has {values[0]}, rank {other} has {values[other]}; {remedy}"
+            )
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, on every rank; small things only, before training starts."""
+        values: list[Any] = [value] * self.size
+        if self.saving is not None:
+            dist.all_gather_object(values, value, group=self.saving)
+        return values
+
+    def in_turn(self, what: str, work: Callable[[], Result]) -> Result:
+        """Rank 0 does the work, for as long as it takes; then the others do it too, and find it mostly done."""
+        if self.rank == 0:
+            result = work()
+            self._told(what)
+            return result
+        self._wait_for(what)
+        return work()
+
+    def from_first(self, what: str, work: Callable[[], Result]) -> Result:
+        """Rank 0 does the work, for as long as it takes; every rank gets its result."""
+        if self.saving is None:
+            return work()
+        result: list[Any] = [None]
+        if self.rank == 0:
+            result = [work()]
+            self._told(what)
+        else:
+            self._wait_for(what)
+        dist.broadcast_object_list(result, src=0, group=self.saving)
+        return result[0]
+
+    def _told(self, what: str) -> None:
+        if self.size > 1:
+            _default_store().set(f"{self.ranks.attempt}/{what}", "done")
+
+    def _wait_for(self, what: str) -> None:
+        """No collective has the patience for data that take hours to make, so ask the store now and then."""
+        while not _default_store().check([f"{self.ranks.attempt}/{what}"]):
+            self.check_stop(f"rank {self.rank} only waited for rank 0")
+            time.sleep(0.05)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def first(self, values: torch.Tensor) -> torch.Tensor:
+        """Rank 0's values, on every rank, in place."""
+        if self.size > 1:
+            dist.broadcast(values, 0)
+        return values
+
+    def strike(self, place: str, tensors: Sequence[torch.Tensor] = ()) -> str | None:
+        """Where tests let faults happen; nothing outside of them."""
+        return faults.strike(place, self.rank, self.crumb.step, self.ranks.attempt, tensors)
+
+    def _agree_on_machines(self) -> None:
+        from ups import __version__
+
+        versions = f"ups {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+        self.agree("software", versions, "install the same versions on every node")
+        if self.device.type == "cuda" and not _shares_devices():
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            card = str(torch.cuda.get_device_properties(self.device).uuid)
+            places = self.gather((boot, card))
+            if twice := [rank for rank, place in enumerate(places) if places.index(place) != rank]:
+                other = places.index(places[twice[0]])
+                raise UserError(f"ranks {other} and {twice[0]} use the same GPU; start at most one rank a GPU")
+
+
+def _wants_cuda(config: RuntimeConfig) -> bool:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("runtime.device is cuda, but torch sees no GPU here; use runtime.device=cpu")
+    return config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+
+
+def _shares_devices() -> bool:
+    """Two ranks on one GPU: for tests on a machine that has only one."""
+    return os.environ.get("UPS_SHARE_DEVICE") == "1"
+
+
+def _overwrite_environment(ranks: Ranks) -> None:
+    """Overwritten, not defaulted: torchrun starts its workers with the dangerous value already set."""
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "3"
+    if ranks.local_size == ranks.size:  # one node: no name has to resolve, no interface to be guessed
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if _shares_devices():
+        os.environ["NCCL_HOSTID"] = f"rank{ranks.rank}"
+        os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+
+
+def _device(cuda: bool, ranks: Ranks) -> torch.device:
+    if not cuda:
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if ranks.local_size > count and not _shares_devices():
+        raise UserError(
+            f"{ranks.local_size} ranks were asked for on this node, which has {count} GPU{'s' if count > 1 else ''}; "
+            f"use --gpus {count}"
+        )
+    device = torch.device("cuda", ranks.local_rank % count)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _mesh(config: RuntimeConfig, ranks: Ranks, device: torch.device) -> DeviceMesh | None:
+    """(dp_replicate, dp_shard) where parameters are sharded; nothing where every rank has all of them."""
+    if config.strategy == "ddp":
+        return None
+    shard = ranks.size if config.strategy == "fsdp2" else config.shard or ranks.local_size
+    if ranks.size % shard:
+        raise UserError(
+            f"runtime.shard is {shard}, which does not divide the {ranks.size} ranks; choose a divisor of {ranks.size}"
+        )
+    names = ("dp_replicate", "dp_shard")
+    return init_device_mesh(device.type, (ranks.size // shard, shard), mesh_dim_names=names)
+
+
+def _reproducible(config: RuntimeConfig, seed: int) -> None:
+    """The one place for torch's switches of precision and determinism, and for seeds."""
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    if config.deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(config.deterministic)
+    torch.manual_seed(seed)
+
+
+@contextmanager
+def _threads(config: RuntimeConfig, ranks: Ranks) -> Iterator[int]:
+    before = torch.get_num_threads()
+    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // ranks.local_size)
+    torch.set_num_threads(threads)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _signals(stop: StopFlag, ranks: Ranks) -> Iterator[None]:
+    """SIGINT and SIGTERM set the flag; a rank that has not left GRACE seconds later is ended, whatever it waits for."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if not stop.asked and ranks.launched:
+            faulthandler.dump_traceback_later(GRACE, exit=True)
+        elif stop.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    handled: Sequence[int] = (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.signal(number, ask) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if stop.asked:
+            faulthandler.cancel_dump_traceback_later()

@@ -21,6 +21,8 @@ from ups.store.layout import (
     ArrayLayout,
     Index,
     Shard,
+    StoreDamaged,
+    anew,
     check_array,
     content_problem,
     little_endian,
@@ -87,6 +89,24 @@ def build(
     return built
 
 
+def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged) -> None:
+    """Write the shard that was found damaged again, from its source.
+
+    The whole file replaces the damaged one in one act, so that any number of processes may do it at once. Where the
+    source no longer gives the bytes that were stored, the store is left as it is.
+    """
+    index = read_index(path)
+    for name, array in index.arrays.items() if index else ():
+        for number, shard in enumerate(array.shards):
+            if shard.file == damage.file:
+                again = _write_shard(path, name, number, arrays[name], shard.first, shard.rows)
+                if again != shard:
+                    (path / again.file).unlink()
+                    raise StoreDamaged(f"{damage.problem}, and its data have changed since", anew(path))
+                return
+    raise damage
+
+
 def _claim(path: Path, key: str, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> Index | None:
     """Make sure that what lies at `path` is ours, finished or not; the index if it is finished."""
     index = read_index(path)
@@ -105,11 +125,11 @@ def _claim(path: Path, key: str, shapes: Mapping[str, tuple[tuple[int, ...], str
         held = {name: (tuple(array["shape"]), array["dtype"]) for name, array in partial["arrays"].items()}
     if owner != key:
         raise UserError(
-            f"{path} holds {what} of other data or settings (key {owner}, wanted {key}); "
-            "use another path or build with rebuild"
+            f"{path} holds {what} of other data or settings (key {owner}, wanted {key}); if it is of no more use, "
+            f"{anew(path)}"
         )
     if held != dict(shapes):
-        raise UserError(f"{path} holds {what} of the same key but other arrays or shapes; build with rebuild")
+        raise UserError(f"{path} holds {what} of the same key but other arrays or shapes; {anew(path)}")
     return index
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,12 @@ from ups.data.normalise import Normaliser
 from ups.data.sampler import TaskIndices
 from ups.data.splits import content_hashes
 from ups.fields import Batch, Dataset
-from ups.store.build import build
+from ups.store.build import build, rewrite
+from ups.store.layout import StoreDamaged
 from ups.store.read import ArrayStore
+
+CODEC = 1
+"""Counts the changes to how fields become stored numbers: stores of another count are refused, not misread."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +42,23 @@ class _Rows:
 
 
 class FieldStore:
-    """Windows of one task's normalised trajectories, as `Batch`es, from mapped pages."""
+    """Windows of one task's normalised trajectories, as `Batch`es, from mapped pages.
+
+    A shard that turns out to be damaged is written again from the data, with a warning, and training goes on.
+    """
 
     def __init__(self, path: Path, dataset: Dataset, normaliser: Normaliser, key: str) -> None:
         self.store = ArrayStore.open(path, key)
+        self._sources = _sources(dataset, normaliser)
+        self._mended: set[str] = set()
         self.normaliser, self.grid, self.boundary = normaliser, dataset.grid, dataset.boundary
         self.times = dataset.times
         self.frames, self.trajectories = len(dataset.times), len(dataset)
         spec = normaliser.spec
         self.parameters = (
-            self.store["parameters"].rows(torch.arange(len(dataset))).float() if spec.parameters else torch.zeros(0, 0)
+            self._read(lambda: self.store["parameters"].rows(torch.arange(len(dataset))).float())
+            if spec.parameters
+            else torch.zeros(0, 0)
         )
 
     @classmethod
@@ -54,32 +66,19 @@ class FieldStore:
         cls, path: Path, dataset: Dataset, normaliser: Normaliser, progress: Callable[[int, int], None] | None = None
     ) -> FieldStore:
         """Write the store if it is not there (or finish it), then open it."""
-        spec, space = normaliser.spec, dataset.grid.shape
-        n, frames = len(dataset), len(dataset.times)
-        arrays = {
-            "fields": _Rows(dataset, (n, frames, *space, len(spec.channels)), lambda b: normaliser.normalise(b.values))
-        }
-        if spec.static:
-            arrays["static"] = _Rows(
-                dataset, (n, *space, len(spec.static)), lambda b: normaliser.static(b.static, b.values)
-            )
-        if spec.parameters:
-            arrays["parameters"] = _Rows(
-                dataset,
-                (n, len(spec.parameters)),
-                lambda b: torch.stack([b.parameters[p] for p in spec.parameters], -1),
-            )
         key = store_key(dataset, normaliser)
-        build(path, key, arrays, progress)
+        build(path, key, _sources(dataset, normaliser), progress)
         return cls(path, dataset, normaliser, key)
 
     def gather(self, part: TaskIndices) -> Batch:
         """The windows of one micro-batch, normalised."""
         spec = self.normaliser.spec
-        values = self.store["fields"].gather(part.ids, part.starts, part.frames, part.stride)
+        values = self._read(lambda: self.store["fields"].gather(part.ids, part.starts, part.frames, part.stride))
         frames = part.starts[:, None] + part.stride * torch.arange(part.frames)
         static = (
-            self.store["static"].rows(part.ids) if spec.static else values.new_zeros(*values[:, 0, ..., 0].shape, 0)
+            self._read(lambda: self.store["static"].rows(part.ids))
+            if spec.static
+            else values.new_zeros(*values[:, 0, ..., 0].shape, 0)
         )
         return Batch(
             task=spec.name,
@@ -92,8 +91,41 @@ class FieldStore:
             ids=part.ids,
         )
 
+    def _read(self, read: Callable[[], Tensor]) -> Tensor:
+        """What `read` gives, once the damaged shards it meets are mended: each once, or the disk is to blame."""
+        while True:
+            try:
+                return read()
+            except StoreDamaged as damage:
+                if damage.file is None or damage.file in self._mended:
+                    raise
+                self._mended.add(damage.file)
+                warnings.warn(f"{damage.problem}; it is written again from the data", stacklevel=3)
+                rewrite(self.store.path, self._sources, damage)
+
+
+def _sources(dataset: Dataset, normaliser: Normaliser) -> dict[str, _Rows]:
+    """The arrays of a task's store, as the data give them."""
+    spec, space = normaliser.spec, dataset.grid.shape
+    n, frames = len(dataset), len(dataset.times)
+    arrays = {
+        "fields": _Rows(dataset, (n, frames, *space, len(spec.channels)), lambda b: normaliser.normalise(b.values))
+    }
+    if spec.static:
+        arrays["static"] = _Rows(
+            dataset, (n, *space, len(spec.static)), lambda b: normaliser.static(b.static, b.values)
+        )
+    if spec.parameters:
+        arrays["parameters"] = _Rows(
+            dataset,
+            (n, len(spec.parameters)),
+            lambda b: torch.stack([b.parameters[p] for p in spec.parameters], -1),
+        )
+    return arrays
+
 
 def store_key(dataset: Dataset, normaliser: Normaliser) -> str:
-    """Data fingerprint, statistics and dtype: the same numbers, or another key."""
-    content = [content_hashes(dataset), normaliser.statistics.to_dict(), "float32"]
+    """Data fingerprint, statistics and how they become numbers: the same numbers, or another key."""
+    codec = [CODEC, "float32", [(channel.name, channel.transform) for channel in normaliser.spec.channels]]
+    content = [content_hashes(dataset), normaliser.statistics.to_dict(), codec]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

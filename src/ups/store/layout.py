@@ -33,7 +33,19 @@ _NAME = re.compile(r"[A-Za-z0-9_@-]+")  # no dot: dots separate the parts of a s
 
 
 class StoreDamaged(UserError):
-    """A file of the store is not what was written: which one, and how to mend it."""
+    """A file of the store is not what was written: the problem, and the remedy.
+
+    `file` names the shard that can be written again alone, None where the damage is another.
+    """
+
+    def __init__(self, problem: str, remedy: str, file: str | None = None) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem, self.file = problem, file
+
+
+def anew(path: Path) -> str:
+    """The remedy for a store that cannot be used: nothing in it is more than a copy of the data."""
+    return f"remove {path} and run the same command again, which builds it anew from the data"
 
 
 @dataclass(frozen=True)
@@ -100,8 +112,7 @@ def read_index(path: Path) -> Index | None:
         return None
     if content.get("version") != VERSION:
         raise UserError(
-            f"{file} has format version {content.get('version')}, this program reads {VERSION}; "
-            "build the store again with rebuild"
+            f"{file} has format version {content.get('version')}, this program reads {VERSION}; {anew(path)}"
         )
     arrays = {name: _array(array) for name, array in content["arrays"].items()}
     for name, array in arrays.items():
@@ -110,7 +121,7 @@ def read_index(path: Path) -> Index | None:
             whole = shard.first == ends[-1] and shard.rows > 0 and shard.bytes == shard.rows * width
             ends.append(shard.first + shard.rows if whole else -1)
         if min(ends) < 0 or ends[-1] != array.shape[0]:
-            raise StoreDamaged(f"{file}: the shards of {name!r} do not make up its rows; build the store with rebuild")
+            raise StoreDamaged(f"{file}: the shards of {name!r} do not make up its rows", anew(path))
     return Index(content["key"], arrays)
 
 
@@ -127,7 +138,7 @@ def read_sealed(file: Path) -> dict[str, Any] | None:
             f"{file} cannot be read ({error.strerror or error}); mend its permissions or its disk"
         ) from error
     except ValueError as error:
-        raise StoreDamaged(f"{file} is damaged ({error}); build the store again with rebuild") from error
+        raise StoreDamaged(f"{file} is damaged ({error})", anew(file.parent)) from error
 
 
 def size_problem(path: Path, shard: Shard) -> str | None:

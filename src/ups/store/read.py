@@ -24,11 +24,14 @@ from ups.store.layout import (
     Index,
     Shard,
     StoreDamaged,
+    anew,
     content_problem,
     little_endian,
     read_index,
     size_problem,
 )
+
+REWRITE = "run the same command again, which writes this file anew and no other"
 
 
 class ArrayStore:
@@ -48,13 +51,13 @@ class ArrayStore:
             raise UserError(f"{path} holds no complete store; build it first")
         if key is not None and index.key != key:
             raise UserError(
-                f"{path} was built from other data or settings (key {index.key}, wanted {key}); build it again"
+                f"{path} was built from other data or settings (key {index.key}, wanted {key}); {anew(path)}"
             )
         for array in index.arrays.values():
             for shard in array.shards:
                 problem = size_problem(path, shard)
                 if problem:
-                    raise StoreDamaged(f"{problem}; run the build again, it rewrites this file alone")
+                    raise StoreDamaged(problem, REWRITE, shard.file)
         return cls(path, index)
 
     @property
@@ -144,12 +147,12 @@ class _Maps:
     def _map(self, shard: Shard, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
         problem = size_problem(self._path, shard)
         if problem:
-            raise StoreDamaged(f"{problem}; run the build again, it rewrites this file alone")
+            raise StoreDamaged(problem, REWRITE, shard.file)
         kind = little_endian(dtype)
         mapped = np.asarray(np.memmap(self._path / shard.file, dtype=kind, mode="r", shape=(shard.rows, *shape[1:])))
         if shard.file not in self._verified:
             problem = content_problem(self._path, shard, zlib.crc32(mapped.reshape(-1).view(np.uint8).data))
             if problem:
-                raise StoreDamaged(f"{problem}; delete this file and run the build again, it rewrites this file alone")
+                raise StoreDamaged(problem, f"remove this file and {REWRITE}", shard.file)
             self._verified.add(shard.file)
         return mapped

@@ -45,7 +45,7 @@ class Events:
         event = {"kind": kind, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), "seconds": seconds}
         if clash := event.keys() & fields.keys():
             raise TypeError(f"events already have the field {', '.join(sorted(clash))}; name yours otherwise")
-        self._waiting += json.dumps(_plain({**event, **fields}), allow_nan=False).encode() + b"\n"
+        self._waiting += json.dumps(plain({**event, **fields}), allow_nan=False).encode() + b"\n"
         self._flush()
 
     def close(self) -> None:
@@ -97,14 +97,14 @@ def _drop_torn_line(path: Path) -> None:
                 file.truncate(kept)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Tensors and arrays as numbers and lists, paths as text, nan and inf as None."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
-    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)

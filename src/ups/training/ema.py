@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+
+from ups.distributed.parallel import local
 
 
 class EMA:
@@ -20,10 +23,12 @@ class EMA:
         self.averages: dict[str, Tensor] = {name: p.detach().clone() for name, p in self.live.items()}
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        decay = min(self.decay, (1 + step) / (10 + step))
+    def update(self, step: int, taken: Float[Tensor, ""]) -> None:
+        """`taken` is 1 where the weights moved, and 0 (on the device) where the step was skipped."""
+        share = 1 - min(self.decay, (1 + step) / (10 + step))
         for name, average in self.averages.items():
-            average.lerp_(self.live[name], 1 - decay)
+            ours = local(average)
+            ours.lerp_(local(self.live[name]), share * taken.to(ours.dtype))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -38,4 +43,4 @@ class EMA:
     @torch.no_grad()
     def _set(self, values: dict[str, Tensor]) -> None:
         for name, parameter in self.live.items():
-            parameter.copy_(values[name])
+            local(parameter).copy_(local(values[name]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from ups.config.schema import FNOConfig, RunConfig, TrainingConfig
+from ups.data.sampler import sampling_shares
 from ups.data.sources import Source
 from ups.data.statistics import statistics
 from ups.distributed.runtime import Runtime
@@ -22,6 +24,7 @@ from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.rollout.predict import read_all, rollout, steady
 from ups.store.fields import FieldStore
+from ups.track.open import open_tracker
 from ups.track.progress import Progress
 from ups.training.losses import relative_l2
 from ups.training.trainer import Trainer
@@ -42,41 +45,64 @@ class Prepared:
     share: float
 
 
-def prepare(source: Source, share: float, strides: Mapping[int, float], folder: Path) -> Prepared:
-    """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen."""
+def prepare(runtime: Runtime, source: Source, share: float, strides: Mapping[int, float], folder: Path) -> Prepared:
+    """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen.
+
+    Rank 0 computes and builds; the others are told and map the same files.
+    """
     spec = source.spec
-    scales = statistics(source.train, spec)
-    seen = source.train.read(range(len(source.train)), slice(0, 1)).parameters
-    learned = Learned(
-        spec=spec,
-        grid=source.train.grid,
-        statistics=scales,
-        ranges={name: (float(seen[name].min()), float(seen[name].max())) for name in spec.parameters},
-        leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
-    )
-    store = FieldStore.build(folder / spec.name, source.train, learned.normaliser)
-    return Prepared(learned, store, read_all(source.validation, VALIDATION), share)
+
+    def learn() -> tuple[dict[str, Any], str]:
+        seen = source.train.read(range(len(source.train)), slice(0, 1)).parameters
+        learned = Learned(
+            spec=spec,
+            grid=source.train.grid,
+            statistics=statistics(source.train, spec),
+            ranges={name: (float(seen[name].min()), float(seen[name].max())) for name in spec.parameters},
+            leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
+        )
+        store = FieldStore.build(folder / spec.name, source.train, learned.normaliser)
+        return learned.to_dict(), store.store.key
+
+    described, key = runtime.from_first(f"prepare {spec.name}", learn)
+    learned = Learned.from_dict(described)
+    store = FieldStore(folder / spec.name, source.train, learned.normaliser, key)
+    validation = read_all(source.validation, VALIDATION)
+    fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
+    runtime.agree(f"validation data of {spec.name}", fingerprint, "give every node the same data files")
+    return Prepared(learned, store, validation, share)
 
 
-def validator(tasks: Mapping[str, Prepared]) -> Callable[[Propagator], dict[str, float]]:
-    """The validation error of each task: relative L2 per frame of rollouts from the first one (or of the solution).
+def validator(
+    tasks: Mapping[str, Prepared], runtime: Runtime
+) -> Callable[[Propagator], dict[str, tuple[float, float]]]:
+    """This rank's sum of validation errors of each task, and their number: relative L2 per frame of rollouts from the
+    first one (or of the solution).
 
     As in the loss, a frame counts as no smaller than 1 % of the task's rms: one that vanishes must not blind selection.
+    Every rank rolls out equally many trajectories, because sharded models compute together; fillers count for nothing.
     """
 
-    def validate(model: Propagator) -> dict[str, float]:
+    def validate(model: Propagator) -> dict[str, tuple[float, float]]:
         errors = {}
         for name, task in tasks.items():
-            batch, learned = task.validation, task.learned
+            places, real = _share(len(task.validation), runtime.rank, runtime.size)
+            batch, learned = task.validation.select(places), task.learned
             if learned.spec.steady:
                 prediction, truth = steady(model, learned, batch), batch.values
             else:
                 prediction, truth = rollout(model, learned, batch), batch.values[:, 1:]
-            prediction, truth = (learned.normaliser.normalise(v).flatten(0, 1) for v in (prediction, truth))
-            errors[name] = float(relative_l2(prediction, truth).mean())
+            prediction, truth = (learned.normaliser.normalise(v)[:real].flatten(0, 1) for v in (prediction, truth))
+            errors[name] = (float(relative_l2(prediction, truth).sum()), float(len(truth)))
         return errors
 
     return validate
+
+
+def _share(count: int, rank: int, size: int) -> tuple[list[int], int]:
+    """A rank's places among `count`, filled up to the longest share by repeating, and how many of them are its own."""
+    own = list(range(rank * count // size, (rank + 1) * count // size))
+    return own + [own[-1] if own else 0] * (-(-count // size) - len(own)), len(own)
 
 
 def fit_operator(runtime: Runtime, config: RunConfig, tasks: Mapping[str, Prepared], directory: Path) -> float:
@@ -121,22 +147,30 @@ def _trainer(
     seed: int,
     directory: Path,
 ) -> Trainer:
+    runtime.crumb.mark("model")
     return Trainer(
         runtime,
         spec.build(seed),
         {name: task.store for name, task in tasks.items()},
-        {name: task.share for name, task in tasks.items()},
+        sampling_shares(
+            training.sampling,
+            {name: task.store.trajectories for name, task in tasks.items()},
+            {name: task.share for name, task in tasks.items()},
+        ),
         training,
         seed,
         directory,
         {"model": spec.to_dict(), "training": training.model_dump(mode="json"), "seed": seed},
-        validator(tasks),
+        validator(tasks, runtime),
+        open_tracker(directory, runtime.config.tracking, runtime.rank, runtime.ranks.attempt),
     )
 
 
 def _fit(trainer: Trainer, title: str, steps: int) -> float:
     with Progress(title, total=steps, unit="steps", start=trainer.state.step) as progress:
-        return trainer.fit(progress.update).seconds
+        seconds = trainer.fit(progress.update).seconds
+    trainer.events.close()
+    return seconds
 
 
 def _seconds_per_step(

@@ -14,10 +14,10 @@ FLOOR = 0.01
 
 @dataclass(frozen=True)
 class LossParts:
-    """The number to minimise, and what it is made of, by name."""
+    """What to minimise, and what it is made of, by name; one number a sample, so that any split adds up."""
 
-    total: Float[Tensor, ""]
-    parts: Mapping[str, Float[Tensor, ""]]
+    total: Float[Tensor, " B"]
+    parts: Mapping[str, Float[Tensor, " B"]]
 
 
 def relative_l2(prediction: Float[Tensor, "B *space C"], target: Float[Tensor, "B *space C"]) -> Float[Tensor, " B"]:

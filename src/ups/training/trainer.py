@@ -1,4 +1,4 @@
-"""The one training loop.
+"""The one training loop, on one rank or many.
 
 Batches are a pure function of (seed, step) and there is no other randomness, so a run that stops and resumes takes the
 same path, to the last bit, as one that never stopped. The best weights are those of the lowest validation rollout
@@ -7,9 +7,10 @@ error; the test split is not known here.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,23 +19,30 @@ import torch
 from torch import Tensor
 
 from ups.config.schema import TrainingConfig
-from ups.data.sampler import Sampler, TaskShare, noise
+from ups.data.sampler import Sampler, TaskShare, check_ranks, noise
+from ups.distributed import backoff
+from ups.distributed.crash import PeerFailed
 from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
+from ups.distributed.parallel import parallelise, replicas_agree
 from ups.distributed.runtime import Runtime
-from ups.distributed.saver import Checkpoints
-from ups.errors import UserError
-from ups.fields import Batch
+from ups.distributed.saver import Checkpoints, NotSaved
+from ups.distributed.vote import Ballot, is_out_of_memory, vote
+from ups.errors import GaveUp
 from ups.models.propagator import Propagator
 from ups.store.fields import FieldStore
-from ups.track.jsonl import Events
+from ups.track.tracker import Tracker
 from ups.training.ema import EMA
-from ups.training.losses import LossParts
 from ups.training.optim import build_optimiser, learning_rate, rollout_length
 from ups.training.stages.operator import OperatorStage
-from ups.training.step import Step
+from ups.training.step import MicroBatch, Step, Sums
 
 PATIENCE = 20
 """So many steps in a row without a finite gradient end a run."""
+REFUSALS = 3
+"""So many checkpoints in a row that could not be written end a run."""
+RETRY = 5.0
+"""Seconds from a checkpoint that could not be written to the next try."""
+LOG_EVERY = 20
 
 
 @dataclass
@@ -49,7 +57,10 @@ class State:
 
 
 class Trainer:
-    """`Trainer(...).fit()` trains to the last step, or resumes and goes on. Order: data, model, optimiser, load."""
+    """`Trainer(...).fit()` trains to the last step, or resumes and goes on. Order: data, model, optimiser, load.
+
+    `validate(model)` gives, for each task, this rank's sum of validation errors and their number.
+    """
 
     def __init__(
         self,
@@ -61,11 +72,12 @@ class Trainer:
         seed: int,
         directory: Path,
         manifest: Mapping[str, Any],
-        validate: Callable[[Propagator], Mapping[str, float]],
+        validate: Callable[[Propagator], Mapping[str, tuple[float, float]]],
+        events: Tracker,
     ) -> None:
-        self.runtime, self.config, self.seed = runtime, config, seed
-        self.stores, self.manifest, self.validate = stores, manifest, validate
-        self.checkpoints = Checkpoints(directory / "checkpoints")
+        self.runtime, self.config, self.seed, self.directory = runtime, config, seed, directory
+        self.stores, self.manifest, self.validate, self.events = stores, manifest, validate, events
+        check_ranks(config.batch_size, runtime.size)
         self.sampler = Sampler(
             tuple(
                 TaskShare(name, s.trajectories, s.frames, shares[name], model.tasks[name].history)
@@ -74,84 +86,176 @@ class Trainer:
             seed,
             config.batch_size,
         )
-        self.stage = OperatorStage(model.to(runtime.device), config.noise)
+        # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
+        self.sampler.indices(config.steps, rollout_length(config, config.steps), tuple(config.strides.items()))
+        runtime.crumb.mark("shard")
+        self.dtype = torch.float64 if config.precision == "float64" else torch.float32
+        model = model.to(runtime.device)
+        self.stage = OperatorStage(model.double() if self.dtype == torch.float64 else model, config.noise)
         self.model = self.stage.modules()
-        self.optimiser = build_optimiser(self.model, config)
+        self.optimiser, self.reduction = parallelise(
+            self.model, runtime, config.precision, lambda module: build_optimiser(module, config)
+        )
         self.ema = EMA(self.model, config.ema)
         self.stepper = Step(self.stage, self.optimiser, self.ema, config.clip)
         self.state = State()
-        self.events = Events(directory / "events.jsonl")
-        # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
-        self.sampler.indices(config.steps, rollout_length(config, config.steps), tuple(config.strides.items()))
+        self.micro = self._micro_batch_sizes()
+        self.doing: dict[str, Any] = {}
+        self.refused, self.saved_at = 0, 0.0
+        self.saver = Checkpoints(
+            directory / "checkpoints",
+            rank=runtime.rank,
+            size=runtime.size,
+            group=runtime.saving if runtime.size > 1 else None,
+            attempt=runtime.ranks.attempt,
+        )
         self._resume()
 
-    def batch(self, step: int) -> Sequence[tuple[Batch, Tensor | None]]:
-        """The global batch of a step, one micro-batch a task, with the noise of its first frames."""
-        parts = self.sampler.indices(step, rollout_length(self.config, step), tuple(self.config.strides.items()))
-        batches = []
-        for part in (p.slice_for(self.runtime.rank, self.runtime.size) for p in parts):
-            batch = self.stores[part.task].gather(part).to(self.runtime.device)
-            task, device = self.model.tasks[part.task], self.runtime.device
-            shape = (task.history, *batch.values.shape[2:])
-            noisy = self.config.noise > 0 and not task.steady
-            batches.append((batch, noise(self.seed, step, part.slots, shape, device=device) if noisy else None))
-        return batches
-
-    def step(self) -> LossParts:
-        """One optimiser step."""
-        step = self.state.step
-        loss = self.stepper.gradients(self.batch(step))
+    def step(self) -> tuple[Sums, Ballot]:
+        """One optimiser step: gradients, vote, reduction, update. This rank's part of the losses, and the vote."""
+        step, runtime = self.state.step, self.runtime
+        while True:
+            sums, ballot, failure = self._gradients(step)
+            runtime.crumb.mark("vote")
+            result = vote(ballot, runtime)
+            if result.failed:
+                raise failure or PeerFailed(f"rank {result.failed - 1} failed in step {step}")
+            if not result.out_of_memory:
+                break
+            self._halve(list(self.stores)[result.out_of_memory - 1])
+        runtime.crumb.mark("reduce")
+        self.reduction.reduce(runtime)
+        runtime.crumb.mark("update")
         norm = self.stepper.update(step, learning_rate(self.config, step))
-        if torch.isfinite(norm):
-            self.state.skipped = 0
-        else:
-            self.state.skipped += 1
-            self.events.write("skipped", step=step, norm=float(norm), loss=float(loss.total))
-            if self.state.skipped == PATIENCE:
-                raise UserError(
-                    f"the gradient was not finite in {PATIENCE} steps in a row, up to step {step}; "
-                    "lower training.learning_rate or look at the data"
-                )
+        runtime.strike("update", self.stepper.parameters)
+        self._note_if_skipped(step, float(norm))
         self.state.step += 1
-        return loss
+        return sums, result
+
+    def _gradients(self, step: int) -> tuple[Sums, Ballot, Exception | None]:
+        """The local passes of a step, and what this rank has to tell the others: also that it failed."""
+        runtime = self.runtime
+        stop, save = int(runtime.stop.asked), int(self.saver.failed and time.monotonic() > self.saved_at + RETRY)
+        try:
+            sums = self.stepper.gradients(self.micro_batches(step), len(self.stores), runtime)
+            return sums, Ballot(0, 0, stop, save), None
+        except Exception as error:
+            if runtime.mesh is not None:  # peers wait in collectives of this very pass: there is no vote to be had
+                if is_out_of_memory(error):
+                    backoff.note_out_of_memory(self.directory, self.doing["task"], self.micro[self.doing["task"]])
+                raise
+            if not is_out_of_memory(error):
+                return {}, Ballot(0, 1 + runtime.rank, stop, save), error
+        # Outside the handler, so that the traceback no longer holds the tensors of the pass that failed.
+        self.optimiser.zero_grad(set_to_none=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        return {}, Ballot(1 + list(self.stores).index(self.doing["task"]), 0, stop, save), None
+
+    def micro_batches(self, step: int) -> Iterator[MicroBatch]:
+        """This rank's part of the global batch of a step; every rank has the same number, tasks and shapes."""
+        config, runtime = self.config, self.runtime
+        for part in self.sampler.indices(step, rollout_length(config, step), tuple(config.strides.items())):
+            task = self.model.tasks[part.task]
+            for micro in part.padded(runtime.rank, runtime.size).micro_batches(self.micro[part.task]):
+                runtime.crumb.mark("gradients", step)
+                batch = self.stores[part.task].gather(micro).to(runtime.device, self.dtype)
+                self.doing = {"task": part.task, "shape": list(batch.values.shape), "ids": micro.ids.tolist()}
+                shape = (task.history, *batch.values.shape[2:])
+                noisy = config.noise > 0 and not task.steady
+                normal = noise(self.seed, step, micro.slots, shape, device=runtime.device) if noisy else None
+                weights = (micro.weights / len(part)).to(runtime.device, self.dtype)
+                yield MicroBatch(batch, normal if normal is None else normal.to(self.dtype), weights)
 
     def fit(self, report: Callable[[int, str], None] = lambda step, text: None) -> State:
-        """Train to the last step. On Ctrl-C or SIGTERM: save, then `Stopped`."""
+        """Train to the last step. On Ctrl-C or SIGTERM to any rank: save, then `Stopped` on every one."""
         config, state = self.config, self.state
         began = time.monotonic() - state.seconds
         loss_text = ""
+        self.runtime.crumb.mark("first step", state.step)
         while state.step < config.steps:
-            loss = self.step()
+            sums, votes = self.step()
             state.seconds = time.monotonic() - began
-            if state.step % 20 == 0 or state.step == config.steps:
-                value = float(loss.total)
-                loss_text = f"loss {value:.4f}"
-                self.events.write(
-                    "step",
-                    step=state.step,
-                    loss=value,
-                    train_seconds=state.seconds,
-                    parts=dict(loss.parts),
-                    learning_rate=learning_rate(config, state.step - 1),
-                )
+            last = state.step == config.steps
+            if state.step % LOG_EVERY == 0 or last:
+                loss_text = f"loss {self._log(sums):.4f}"
             report(state.step, loss_text)
-            due = state.step % config.checkpoint_every == 0 or state.step == config.steps
-            if state.step % config.validate_every == 0 or state.step == config.steps:
-                paused = time.monotonic()
+            if state.step % self.runtime.config.hash_every == 0:
+                self._compare_replicas()
+            due = state.step % config.checkpoint_every == 0 or last or votes.save or votes.stop
+            paused = time.monotonic()
+            if state.step % config.validate_every == 0 or last:
                 due = self._validate() or due
-                began += time.monotonic() - paused
-            if due or self.runtime.stop.asked:
-                paused = time.monotonic()
+            if due:
                 self._save()
-                began += time.monotonic() - paused
-            self.runtime.check_stop(f"step {state.step} of {config.steps} is saved in {self.checkpoints.directory}")
-        self.events.close()
+            if last or votes.stop:
+                self._settle()
+            began += time.monotonic() - paused
+            if votes.stop and not last:
+                self.runtime.stop.asked = True
+                self.runtime.check_stop(f"step {state.step} of {config.steps} is saved in {self.saver.directory}")
         return state
+
+    def _log(self, sums: Sums) -> float:
+        """Write the losses of a step, over all ranks; their mean over tasks."""
+        names = list(sums)
+        means = dict(zip(names, self.runtime.sum(torch.stack([sums[name] for name in names])).tolist(), strict=True))
+        loss = sum(means[task] for task in self.stores) / len(self.stores)
+        self.events.write(
+            "step",
+            step=self.state.step,
+            loss=loss,
+            train_seconds=self.state.seconds,
+            parts=means,
+            learning_rate=learning_rate(self.config, self.state.step - 1),
+        )
+        return loss
+
+    def _note_if_skipped(self, step: int, norm: float) -> None:
+        """A gradient that is not finite was skipped on every rank; too many in a row end the run."""
+        if math.isfinite(norm):
+            self.state.skipped = 0
+            return
+        self.state.skipped += 1
+        parts = self.sampler.indices(step, rollout_length(self.config, step), tuple(self.config.strides.items()))
+        self.events.write("skipped", step=step, norm=norm, samples={part.task: part.ids.tolist() for part in parts})
+        if self.state.skipped == PATIENCE:
+            raise GaveUp(
+                f"the gradient was not finite in {PATIENCE} steps in a row, up to step {step}; "
+                "lower training.learning_rate or look at the samples that events.jsonl names"
+            )
+
+    def _micro_batch_sizes(self) -> dict[str, int]:
+        """How many samples of each task a rank computes at once: as told, and less where memory did not suffice."""
+        whole = {p.task: -(-len(p) // self.runtime.size) for p in self.sampler.indices(0, 1)}
+        told = self.runtime.config.micro_batch
+        known = backoff.micro_batches(self.directory) if self.runtime.mesh is not None else {}
+        return {task: min(n, told or n, known.get(task, n)) for task, n in whole.items()}
+
+    def _halve(self, task: str) -> None:
+        if self.micro[task] == 1:
+            raise GaveUp(
+                f"out of memory with one sample of {task} at a time, in step {self.state.step}; use a smaller model or "
+                "shorter rollouts, runtime.checkpoint_activations=true, or a sharded runtime.strategy"
+            )
+        self.micro[task] = self.micro[task] // 2
+        self.events.write("out_of_memory", step=self.state.step, task=task, micro_batch=self.micro[task])
+
+    def _compare_replicas(self) -> None:
+        if not replicas_agree(self._tensors().values(), self.runtime):
+            raise GaveUp(
+                f"ranks that should hold the same parameters do not, found at step {self.state.step}: memory or a "
+                "device is faulty, or a collective went wrong; resume from the last checkpoint on other hardware"
+            )
 
     def _validate(self) -> bool:
         """Rollout error of the averaged weights on the validation split; True if it is the best so far."""
+        self.runtime.crumb.mark("validate", self.state.step)
         with self.ema.applied(), torch.no_grad():
-            errors = self.validate(self.model)
+            own = self.validate(self.model)
+        sums = torch.tensor([own[task] for task in own], dtype=torch.float64, device=self.runtime.device)
+        sums = self.runtime.first(self.runtime.sum(sums)).cpu()  # rank 0 has the last word on what is best
+        errors = dict(zip(own, (sums[:, 0] / sums[:, 1]).tolist(), strict=True))
         score = sum(errors.values()) / len(errors)
         better = score < self.state.best
         if better:
@@ -174,14 +278,39 @@ class Trainer:
         }
 
     def _save(self) -> None:
+        """Begin to write a checkpoint of this step, once the one before is done; it ends while training goes on."""
+        self._saved()
+        self._write()
+
+    def _write(self) -> None:
         state = self.state
+        self.runtime.crumb.mark("checkpoint", state.step)
         content = {**self.manifest, "progress": vars(state) | {"best": None if math.isinf(state.best) else state.best}}
-        self.checkpoints.save(state.step, self._tensors(), content, best=state.best_step == state.step)
-        self.checkpoints.wait()
+        self.saver.save(state.step, self._tensors(), content, best=state.best_step == state.step)
+        self.saved_at = time.monotonic()
+
+    def _settle(self) -> None:
+        """Wait until the last checkpoint is on the disk, trying again if it was refused."""
+        while not self._saved():
+            time.sleep(RETRY)
+            self._write()
+
+    def _saved(self) -> bool:
+        """Wait for the checkpoint in flight; whether it was written. Every rank sees the same."""
+        try:
+            self.saver.wait()
+        except NotSaved as error:
+            self.refused += 1
+            self.events.write("not_saved", step=self.state.step, reason=str(error), in_a_row=self.refused)
+            if self.refused == REFUSALS:
+                raise GaveUp(f"{REFUSALS} checkpoints in a row were refused: {error}") from error
+            return False
+        self.refused = 0
+        return True
 
     def _resume(self) -> None:
         refuse_gradients(self.optimiser)
-        manifest = self.checkpoints.load(self._tensors())
+        manifest = self.saver.load(self._tensors())
         if manifest is None:
             return
         saved = manifest.content["progress"]

@@ -22,7 +22,7 @@ class OperatorStage:
         return self.model
 
     def loss(self, batch: Batch, noise: Float[Tensor, "B H *space C"] | None = None) -> LossParts:
-        """Mean over the unrolled steps of the relative L2 error, gradients through the whole rollout.
+        """Each sample's relative L2 error, mean over the unrolled steps, gradients through the whole rollout.
 
         A window of a transient task holds its history and the targets; a steady task's only frame is the target, and
         the model starts from zero.
@@ -33,15 +33,15 @@ class OperatorStage:
             target = batch.values[:, 0]
             start = torch.zeros_like(target)[:, None]
             prediction = self.model(batch.task, start, static, batch.parameters, None, batch.grid)
-            steady = relative_l2(prediction, target).mean()
+            steady = relative_l2(prediction, target)
             return LossParts(steady, {"steady": steady})
         history, targets = batch.values[:, : spec.history], batch.values[:, spec.history :]
         if noise is not None and self.noise:
             history = history + self.noise * self.model.rms(history) * noise
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(history.dtype)
         states = roll_out(self.model, batch.task, history, static, batch.parameters, lead, batch.grid, targets.shape[1])
-        errors = [relative_l2(state, targets[:, i]).mean() for i, state in enumerate(states)]
-        return LossParts(torch.stack(errors).mean(), {f"step_{i + 1}": e for i, e in enumerate(errors)})
+        errors = [relative_l2(state, targets[:, i]) for i, state in enumerate(states)]
+        return LossParts(torch.stack(errors).mean(0), {f"step_{i + 1}": e for i, e in enumerate(errors)})
 
 
 def _none(batch: Batch) -> Float[Tensor, "B *space 0"]:

@@ -18,7 +18,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed.tensor", "torch.distributed.fsdp", "ups.training.trainer"])
+_context.set_forkserver_preload(
+    ["torch", "torch.distributed.tensor", "torch.distributed.fsdp", "ups.training.trainer", "ups.distributed.agent"]
+)
 _pool: list[tuple[Any, Connection]] = []
 
 

@@ -1,0 +1,73 @@
+"""What the host can tell about a death: free memory, /dev/shm, limits, and how often the kernel killed for memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class HostState:
+    """Bytes and counts; None where this host does not say."""
+
+    memory_free: int | None
+    memory_total: int | None
+    shm_free: int | None
+    shm_total: int | None
+    descriptor_limit: int
+    oom_kills_cgroup: int | None
+    oom_kills_host: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def host_state() -> HostState:
+    """The host as it is now."""
+    memory = _lines("/proc/meminfo")
+    shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
+    cgroup = _lines("/sys/fs/cgroup/memory.events") or _lines("/sys/fs/cgroup/memory/memory.oom_control")
+    return HostState(
+        memory_free=_kilobytes(memory.get("MemAvailable")),
+        memory_total=_kilobytes(memory.get("MemTotal")),
+        shm_free=shm and shm.f_bavail * shm.f_frsize,
+        shm_total=shm and shm.f_blocks * shm.f_frsize,
+        descriptor_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        oom_kills_cgroup=cgroup.get("oom_kill"),
+        oom_kills_host=_lines("/proc/vmstat").get("oom_kill"),
+    )
+
+
+def oom_kills(before: HostState, after: HostState) -> int | None:
+    """Kills for memory between the two, of our control group where it says, else of the whole host."""
+    for name in ("oom_kills_cgroup", "oom_kills_host"):
+        first, last = getattr(before, name), getattr(after, name)
+        if first is not None and last is not None:
+            return last - first
+    return None
+
+
+def process_use(pid: int) -> tuple[int | None, int | None]:
+    """Resident bytes and open descriptors of a living process."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize(), len(os.listdir(f"/proc/{pid}/fd"))
+    except (OSError, IndexError):  # it has just died
+        return None, None
+
+
+def _lines(path: str) -> dict[str, int]:
+    """The `name number` lines of one of the kernel's files; nothing where there is no such file."""
+    try:
+        text = Path(path).read_text()
+    except OSError:
+        return {}
+    pairs = (line.replace(":", " ").split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) >= 2 and pair[1].isdigit()}
+
+
+def _kilobytes(value: int | None) -> int | None:
+    return None if value is None else 1024 * value

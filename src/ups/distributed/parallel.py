@@ -1,0 +1,157 @@
+"""From a plain module to one that trains on many ranks, applied from the outside in one function.
+
+    optimiser, reduction = parallelise(model, runtime, precision, build_optimiser)
+
+`ddp`: every rank has all parameters; local gradients are summed by one bucketed reduction. `fsdp2`: parameters,
+gradients and moments are sharded over all ranks, block by block. `hsdp`: sharded within groups of ranks, replicated
+over them. The optimiser is built here, last: one that was built before sharding trains nothing and says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+from ups.distributed.runtime import Runtime
+
+BUCKET = 32 * 2**20
+"""Bytes of gradients that are reduced at once."""
+
+
+def parallelise(
+    model: nn.Module,
+    runtime: Runtime,
+    precision: str,
+    build: Callable[[nn.Module], torch.optim.Optimizer],
+) -> tuple[torch.optim.Optimizer, Reduction]:
+    """Mixed precision, activation checkpointing, compilation, sharding, optimiser: in this order."""
+    config = runtime.config
+    for block in blocks(model):
+        if precision == "bfloat16":
+            _replace_forward(block, _mixed(block.forward, runtime.device.type))
+        if config.checkpoint_activations:
+            _replace_forward(block, _recomputed(block.forward))
+        if config.compile:
+            block.compile()
+    if runtime.mesh is not None:
+        mesh = runtime.mesh if config.strategy == "hsdp" else runtime.mesh["dp_shard"]
+        for block in blocks(model):
+            fully_shard(block, mesh=mesh)
+        # The root too is resharded after the forward pass, or averages swapped in for validation would stay in use.
+        fully_shard(model, mesh=mesh, reshard_after_forward=True)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)  # losses are sums over the global count already
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other, and the same sum is wanted on NCCL
+    optimiser = build(model)
+    replicated = runtime.mesh is None and runtime.size > 1
+    return optimiser, Reduction([p for p in model.parameters() if p.requires_grad] if replicated else [])
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The members of every module list called `blocks`: the units that are compiled, recomputed and sharded."""
+    lists = [module for name, module in model.named_modules() if name.rpartition(".")[2] == "blocks"]
+    return [block for each in lists for block in each.children()]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
+    """An integer that replicas share exactly when their bits are (almost surely) the same: a sum of words, wrapping."""
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    total = torch.zeros((), dtype=torch.int64)
+    for number, tensor in enumerate(tensors):
+        part = local(tensor.detach()).contiguous()
+        total = total.to(part.device)
+        total = total * 31 + part.view(words[part.element_size()]).sum(dtype=torch.int64) + number
+    return total
+
+
+def replicas_agree(tensors: Iterable[Tensor], runtime: Runtime) -> bool:
+    """Whether the ranks that should hold the same numbers do; the same answer on every rank."""
+    if runtime.size == 1:
+        return True
+    value = fingerprint(tensors)
+    ends = torch.stack([value, -value])
+    dist.all_reduce(ends, dist.ReduceOp.MAX, group=runtime.mesh and runtime.mesh.get_group("dp_replicate"))
+    differ = (ends[0] + ends[1] != 0).long()
+    dist.all_reduce(differ, dist.ReduceOp.MAX)
+    return not differ.item()
+
+
+class Reduction:
+    """Sums gradients over all ranks in flat buckets that are allocated once."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.buckets: list[tuple[list[nn.Parameter], Tensor, list[Tensor]]] = []
+        group: list[nn.Parameter] = []
+        for parameter in reversed(parameters):
+            if group and (
+                sum(p.nbytes for p in group) + parameter.nbytes > BUCKET
+                or (parameter.dtype, parameter.device) != (group[0].dtype, group[0].device)
+            ):
+                self._add(group)
+                group = []
+            group.append(parameter)
+        if group:
+            self._add(group)
+
+    def _add(self, group: list[nn.Parameter]) -> None:
+        flat = torch.zeros(sum(p.numel() for p in group), dtype=group[0].dtype, device=group[0].device)
+        views = [part.view_as(p) for part, p in zip(flat.split([p.numel() for p in group]), group, strict=True)]
+        self.buckets.append((group, flat, views))
+
+    @torch.no_grad()
+    def reduce(self, runtime: Runtime) -> None:
+        """Every gradient becomes the sum over ranks. One that a step did not touch is None on all ranks, and stays so:
+        to the optimiser, no gradient and a gradient of zero are different things.
+        """
+        if runtime.strike("reduce") == "skip":
+            return
+        works = []
+        for group, flat, views in self.buckets:
+            for parameter, view in zip(group, views, strict=True):
+                if parameter.grad is not None:
+                    view.copy_(parameter.grad)
+            works.append(dist.all_reduce(flat, async_op=True))
+        for (group, _, views), work in zip(self.buckets, works, strict=True):
+            if work is not None:
+                work.wait()
+            for parameter, view in zip(group, views, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.copy_(view)
+
+
+def _replace_forward(block: nn.Module, forward: Callable[..., Any]) -> None:
+    block.forward = forward  # on the instance: names of parameters and hooks of the module stay as they are
+
+
+def _mixed(forward: Callable[..., Tensor], device: str) -> Callable[..., Tensor]:
+    """Products in bfloat16, sums and the result in float32."""
+
+    def mixed(x: Tensor, *rest: Any) -> Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            return forward(x, *rest).to(x.dtype)
+
+    return mixed
+
+
+def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Keeps a block's inputs only, and computes the rest again when gradients are asked for."""
+
+    def recomputed(*inputs: Any) -> Tensor:
+        result = checkpoint(forward, *inputs, use_reentrant=False)
+        assert isinstance(result, Tensor)
+        return result
+
+    return recomputed

@@ -1,0 +1,75 @@
+"""The same numbers on one rank or many, whatever the strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import run_ranks
+from small import prepared, train_small
+
+pytestmark = pytest.mark.parity
+
+LAYOUTS = [
+    ("ddp", 2, {}),
+    ("ddp", 3, {}),
+    ("ddp", 4, {}),
+    ("fsdp2", 2, {}),
+    ("fsdp2", 4, {}),
+    ("hsdp", 4, {"shard": 2}),
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parity")
+    prepared(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """One process with the global batch: what every other way to compute is compared with."""
+    run = tmp_path_factory.mktemp("alone")
+    return {
+        "sgd": train_small(data, run, sgd=True),
+        "adamw": train_small(data, run),
+        "float32": train_small(data, run, precision="float32"),
+    }
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], kinds: tuple[str, ...]) -> float:
+    """The largest difference, relative to the largest number of the same tensor."""
+    assert one.keys() == other.keys()
+    named = [name for name in one if name.startswith(kinds)]
+    return max(
+        float((one[n] - other[n]).abs().max() / one[n].abs().max().clamp_min(1e-300)) for n in named if one[n].any()
+    )
+
+
+@pytest.mark.parametrize(("strategy", "ranks", "more"), LAYOUTS)
+def test_many_ranks_take_the_same_path_as_one(
+    data: Path, alone: dict, tmp_path: Path, strategy: str, ranks: int, more: dict
+) -> None:
+    """Parameters and averages after 20 steps with clipping, averaging, two heads and uneven parts; float32 losses."""
+    settings = {"strategy": strategy, **more}
+    for kind, bound in (("sgd", 1e-12), ("adamw", 1e-10)):
+        results = run_ranks(ranks, train_small, data, tmp_path / kind, 20, kind == "sgd", settings)
+        for _, tensors in results:
+            assert distance(alone[kind][1], tensors, ("model.", "ema.")) <= bound
+    losses = run_ranks(ranks, _train_float32, data, tmp_path / "float32", settings)[0]
+    assert losses == pytest.approx(alone["float32"][0], rel=1e-6)
+
+
+def _train_float32(data: Path, run: Path, settings: dict) -> list[float]:
+    return train_small(data, run, runtime=settings, precision="float32")[0]
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("fsdp2", 2)])
+def test_accumulation_and_recomputation_change_nothing(
+    data: Path, alone: dict, tmp_path: Path, strategy: str, ranks: int
+) -> None:
+    settings = {"strategy": strategy, "micro_batch": 1, "checkpoint_activations": True}
+    for _, tensors in run_ranks(ranks, train_small, data, tmp_path, 20, False, settings):
+        assert distance(alone["adamw"][1], tensors, ("model.", "ema.")) <= 1e-10

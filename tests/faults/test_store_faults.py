@@ -1,0 +1,394 @@
+"""Faults 14 to 17: what a disk can do to the array store, and what training makes of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ups.data.normalise import Normaliser
+from ups.data.sampler import Sampler
+from ups.data.statistics import statistics
+from ups.equations import Advection
+from ups.errors import UserError
+from ups.fields import Batch
+from ups.store import fields, layout
+from ups.store.fields import FieldStore
+from ups.store.layout import StoreDamaged
+from ups.store.read import ArrayStore
+from ups.store.verify import verify
+from ups.track.jsonl import read_events
+
+pytestmark = pytest.mark.faults
+
+REQUIRED = "found at first read or by verify; rebuilt or refused"
+WAVES = Advection(points=32, beta=0.4, frames=9, duration=0.8)
+
+
+class Solved:
+    """Advected waves as a Dataset; counts how often it is asked for whole trajectories."""
+
+    def __init__(self, seed: int = 0, count: int = 24) -> None:
+        self.batch = WAVES.solve(seed, range(count))
+        self.task, self.channels = WAVES.name, WAVES.channels
+        self.grid, self.times, self.boundary = WAVES.grid, WAVES.times, WAVES.boundary
+        self.asked: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def read(self, indices, frames: slice) -> Batch:
+        rows, b = torch.tensor(list(indices), dtype=torch.int64), self.batch
+        if frames == slice(None):
+            self.asked.append((int(rows[0]), int(rows[-1])))
+        return replace(
+            b,
+            values=b.values[rows][:, frames],
+            times=b.times[rows][:, frames],
+            parameters={name: v[rows] for name, v in b.parameters.items()},
+            static={},
+            ids=rows,
+        )
+
+
+def built(path: Path, data: Solved) -> FieldStore:
+    spec = WAVES.task()
+    return FieldStore.build(path, data, Normaliser(spec, statistics(data, spec)))
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    """A shard is four trajectories."""
+    monkeypatch.setattr(layout, "SHARD_BYTES", 4 * 9 * 32 * 4)
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    built(tmp_path / "store", Solved())
+    return tmp_path / "store"
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def shard(path: Path, number: int, array: str = "fields") -> Path:
+    return next(path.glob(f"{array}.{number:05d}.*.bin"))
+
+
+def flip(file: Path, place: int = 100) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 0x10
+    file.write_bytes(content)
+
+
+def whole(store: FieldStore) -> torch.Tensor:
+    """Every trajectory, as training gathers it."""
+    part = Sampler((("waves", store.trajectories, store.frames, 1.0),), seed=0, batch_size=24).indices(0, 8)[0]
+    return store.gather(part).values[part.ids.argsort()]
+
+
+@pytest.mark.smoke
+def test_fault_14_a_flipped_byte_is_found_at_first_read_and_its_shard_alone_rebuilt(store, matrix):
+    before = contents(store)
+    good = whole(built(store, Solved()))
+    bad = shard(store, 3)
+    flip(bad)
+    assert len(verify(store)) == 1 and bad.name in verify(store)[0]
+    with pytest.raises(StoreDamaged, match=bad.name):
+        ArrayStore.open(store)["fields"].rows(torch.arange(24))
+    data = Solved()
+    training = built(store, data)
+    data.asked.clear()
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match=rf"{bad.name}.*written again from the data") as caught:
+        again = whole(training)
+    seconds = time.monotonic() - began
+    assert torch.equal(again, good) and len(caught) == 1
+    assert data.asked == [(12, 15)]
+    assert contents(store) == before and verify(store) == []
+    matrix.row(
+        14,
+        fault="one flipped byte in a shard of the array store",
+        required=REQUIRED,
+        seen="found at first read and by verify; that shard alone rebuilt from the data, with a warning; training "
+        "goes on with the same numbers",
+        detect=0.0,
+        recover=seconds,
+        repeated=0,
+    )
+
+
+def test_fault_14_a_flipped_byte_in_the_parameters_is_mended_when_the_store_is_opened(store):
+    flip(shard(store, 0, "parameters"), 3)
+    with pytest.warns(UserWarning, match="written again"):
+        opened = built(store, Solved())
+    assert torch.equal(opened.parameters[:, 0], torch.full((24,), 0.4)) and verify(store) == []
+
+
+def test_fault_14_a_run_that_meets_a_flipped_byte_trains_as_if_there_were_none(tmp_path, matrix):
+    """From the command line: a second run on a damaged copy of the first one's data ends with the same losses."""
+    runs = tmp_path / "runs"
+    overrides = [
+        "tasks.advection.make.trajectories=12",
+        "tasks.burgers.make.trajectories=6",
+        "tasks.darcy.make.trajectories=8",
+        "tasks.darcy.make.settings.points=16",
+        *("operator.width=8", "operator.depth=1", "operator.modes=4", "operator.head=4"),
+        *("training.steps=20", "training.warmup=2", "training.rollout=[[0,1]]", "data.workers=1", "runtime.threads=1"),
+        "runtime.device=cpu",
+    ]
+
+    def train(name: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ups", "train", "quickstart", *overrides, "--runs", str(runs), f"name={name}"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+
+    train("good")
+    for folder in ("data", "store"):
+        shutil.copytree(runs / "good" / folder, runs / "bad" / folder)
+    bad = shard(runs / "bad" / "store" / "burgers", 0)
+    flip(bad)
+    run = train("bad")
+    assert bad.name in run.stderr and "written again from the data" in run.stderr
+    assert verify(runs / "bad" / "store" / "burgers") == []
+    events = [read_events(runs / name / "events.jsonl") for name in ("good", "bad")]
+    losses, scores = ([[e[key] for e in run if key in e] for run in events] for key in ("loss", "score"))
+    assert losses[0] == losses[1] and scores[0] == scores[1] and losses[0] and scores[0]
+    matrix.row(
+        14,
+        fault="the same, met by `ups train`",
+        required=REQUIRED,
+        seen="rebuilt, with a warning; bit-equal losses and validation errors",
+        repeated=0,
+    )
+
+
+def test_fault_14_damage_that_cannot_be_mended_is_refused_with_the_remedy(store, matrix):
+    before = contents(store)
+    training = built(store, Solved())
+    flip(shard(store, 3))
+    damaged = contents(store)
+    training._sources["fields"].dataset.batch.values.mul_(2.0)  # the data file is not what it was
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(StoreDamaged, match=rf"data have changed since; remove {store} and run"),
+    ):
+        whole(training)
+    assert contents(store) == damaged != before
+    matrix.row(
+        14,
+        fault="the same, and the data have changed",
+        required=REQUIRED,
+        seen="refused; the sentence says to remove the store and run the same command again",
+    )
+
+
+def test_fault_15_a_truncated_or_lost_shard_is_found_on_opening_and_rebuilt(store, matrix):
+    before = contents(store)
+    cut, gone = shard(store, 1), shard(store, 4)
+    cut.write_bytes(cut.read_bytes()[:-5])
+    gone.unlink()
+    began = time.monotonic()
+    with pytest.raises(StoreDamaged, match=cut.name):
+        ArrayStore.open(store)
+    detect = time.monotonic() - began
+    assert len(verify(store)) == 2
+    data = Solved()
+    began = time.monotonic()
+    built(store, data)
+    seconds = time.monotonic() - began
+    assert (4, 7) in data.asked and (16, 19) in data.asked and contents(store) == before
+    matrix.row(
+        15,
+        fault="a shard truncated, another one lost",
+        required=REQUIRED,
+        seen="both found on opening; these two alone rebuilt by the start of the next run",
+        detect=detect,
+        recover=seconds,
+        repeated=0,
+    )
+
+
+def test_fault_15_a_shard_truncated_while_training_runs_is_rebuilt(store, matrix):
+    before, training = contents(store), built(store, Solved())
+    good = WAVES.solve(0, range(24)).values / training.normaliser.statistics.channels["u"].rms
+    cut = shard(store, 5)
+    cut.write_bytes(cut.read_bytes()[:100])
+    with pytest.warns(UserWarning, match=cut.name):
+        again = whole(training)
+    torch.testing.assert_close(again, good.float())
+    assert contents(store) == before
+    matrix.row(
+        15,
+        fault="a shard truncated after the store was opened",
+        required=REQUIRED,
+        seen="found at first read; that shard alone rebuilt",
+        detect=0.0,
+        repeated=0,
+    )
+
+
+def test_fault_15_a_truncated_index_is_refused_with_the_remedy(store):
+    index = store / "index.json"
+    index.write_bytes(index.read_bytes()[:-40])
+    with pytest.raises(StoreDamaged, match=rf"index\.json is damaged.*remove {store} and run the same command again"):
+        built(store, Solved())
+    shutil.rmtree(store)
+    assert verify(built(store, Solved()).store.path) == []
+
+
+@pytest.mark.parametrize("stale", ["codec", "statistics", "format"])
+def test_fault_16_a_stale_store_is_refused_and_left_alone(store, stale, monkeypatch, matrix):
+    before, data = contents(store), Solved()
+    if stale == "codec":
+        monkeypatch.setattr(fields, "CODEC", fields.CODEC + 1)
+    elif stale == "statistics":
+        data = Solved(seed=1)
+    else:
+        monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
+    began = time.monotonic()
+    with pytest.raises(UserError, match=rf"remove {store} and run the same command again"):
+        built(store, data)
+    seconds = time.monotonic() - began
+    assert contents(store) == before
+    shutil.rmtree(store)
+    assert verify(built(store, data).store.path) == []
+    matrix.row(
+        16,
+        fault=f"a stale store: another {stale}",
+        required=REQUIRED,
+        seen="refused before any step, nothing changed; rebuilt once it is removed, as the sentence says",
+        detect=seconds,
+    )
+
+
+FULL_DISK = """
+import json, os, sys, time, warnings
+from pathlib import Path
+import numpy as np
+from ups.errors import UserError
+from ups.store import layout
+from ups.store.build import build
+from ups.store.verify import verify
+from ups.track.jsonl import Events, read_events
+
+disk = Path(sys.argv[1])
+layout.SHARD_BYTES = 64 * 1024
+values = np.random.default_rng(0).standard_normal((64, 64, 64)).astype(np.float32)  # 1 MiB in 16 shards
+
+
+class Source:
+    shape, dtype, asked = values.shape, values.dtype, []
+
+    def __init__(self, fills=None):
+        self.fills = fills
+
+    def read(self, lo, hi):
+        if lo == self.fills:  # another program takes the rest of the disk
+            with open(disk / "other", "wb") as other:
+                try:
+                    while True:
+                        os.write(other.fileno(), bytes(4096))
+                except OSError:
+                    pass
+        self.asked.append(lo)
+        return values[lo:hi]
+
+
+def store():
+    said = ""
+    began = time.monotonic()
+    try:
+        build(disk / "store", "k", {"u": Source(fills=32)})
+    except UserError as error:
+        said = str(error)
+    stopped = time.monotonic() - began
+    files = sorted(file.name for file in (disk / "store").iterdir())
+    (disk / "other").unlink()
+    Source.asked.clear()
+    began = time.monotonic()
+    build(disk / "store", "k", {"u": Source()})
+    return {"said": said, "files": files, "asked": Source.asked, "problems": verify(disk / "store"),
+            "stopped": stopped, "resumed": time.monotonic() - began}
+
+
+def events():
+    diary = Events(disk / "events.jsonl")
+    diary.write("step", step=0)
+    with open(disk / "other", "wb") as other:
+        try:
+            while True:
+                os.write(other.fileno(), bytes(4096))
+        except OSError:
+            pass
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(1, 200):
+            diary.write("step", step=step, text="x" * 100)
+        while_full = len(read_events(disk / "events.jsonl"))
+        (disk / "other").unlink()
+        diary.write("step", step=200)
+    diary.close()
+    return {"warnings": [str(w.message) for w in caught], "while_full": while_full,
+            "steps": [event["step"] for event in read_events(disk / "events.jsonl")]}
+
+
+print(json.dumps({"store": store, "events": events}[sys.argv[2]]()))
+"""
+
+
+@pytest.fixture
+def on_a_small_disk(tmp_path):
+    """Runs a part of FULL_DISK on a disk of its own: a tmpfs of 2 MiB that no other process sees."""
+    mount = f"mount -t tmpfs -o size=2m tmpfs {tmp_path}"
+    try:
+        allowed = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    if not allowed:
+        pytest.skip("a small disk needs root, to mount a tmpfs in a namespace of its own")
+
+    def run(part: str) -> dict:
+        inner = f'{mount} && exec "$0" "$@"'
+        command = ["unshare", "-m", "sh", "-c", inner, sys.executable, "-c", FULL_DISK, str(tmp_path), part]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_fault_17_store_a_disk_that_fills_up_stops_the_build_which_can_be_resumed(on_a_small_disk, matrix):
+    seen = on_a_small_disk("store")
+    assert "No space left" in seen["said"] and "run the same command again: finished shards are kept" in seen["said"]
+    assert len([name for name in seen["files"] if name.endswith(".bin")]) == 8
+    assert not [name for name in seen["files"] if name.endswith(".tmp") or name == "index.json"]
+    assert seen["asked"] == list(range(32, 64, 4)) and seen["problems"] == []
+    matrix.row(
+        17,
+        fault="the disk fills up while the array store is built",
+        required="store build: stops, resumable",
+        seen="stops with one sentence; the 8 finished shards of 16 are kept and only the others made on the next call",
+        detect=seen["stopped"],
+        recover=seen["resumed"],
+    )
+
+
+def test_fault_17_events_wait_in_memory_while_the_disk_is_full(on_a_small_disk, matrix):
+    seen = on_a_small_disk("events")
+    assert len(seen["warnings"]) == 1 and "wait in memory" in seen["warnings"][0]
+    assert seen["while_full"] < 100 and seen["steps"] == list(range(201))
+    matrix.row(
+        17,
+        fault="the disk is full while events are written",
+        required="events: kept in memory, one warning",
+        seen=f"{201 - seen['while_full']} events waited, one warning, all written in order once there was room",
+        repeated=0,
+    )

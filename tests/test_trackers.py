@@ -1,0 +1,220 @@
+"""Whatever a tracker does, training does not notice, and nothing is lost that a tracker can still take."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+
+from ups.config.load import load_config
+from ups.config.schema import RunConfig, RuntimeConfig
+from ups.errors import UserError
+from ups.track import background
+from ups.track.background import Background
+from ups.track.jsonl import Events, read_events
+from ups.track.open import open_tracker
+from ups.track.tracker import Silent, Tracks
+
+
+class Kept:
+    """Keeps what it is given; raises while `broken`."""
+
+    def __init__(self) -> None:
+        self.broken = self.closed = False
+        self.steps: list[int] = []
+
+    def write(self, kind, /, **fields):
+        if self.broken:
+            raise ConnectionError("no route to the tracker")
+        self.steps.append(fields["step"])
+
+    def close(self):
+        self.closed = True
+
+
+class Hanging:
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def write(self, kind, /, **fields):
+        self.released.wait()
+
+    def close(self):
+        self.released.wait()
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    monkeypatch.setattr(background, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(background, "CLOSING", 0.3)
+
+
+def until(condition, seconds=5.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+def test_events_arrive_in_order_and_the_tracker_is_closed():
+    kept = Kept()
+    tracker = Background("kept", lambda: kept)
+    for step in range(200):
+        tracker.write("step", step=step)
+    tracker.close()
+    assert kept.steps == list(range(200)) and kept.closed
+
+
+def test_a_tracker_that_raises_is_warned_of_once_and_gets_its_backlog_when_it_recovers():
+    kept = Kept()
+    kept.broken = True
+    tracker = Background("kept", lambda: kept)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(100):
+            tracker.write("step", step=step)
+            time.sleep(0.001)
+        kept.broken = False
+        tracker.write("step", step=100)
+        until(lambda: len(kept.steps) == 101)
+        tracker.close()
+    assert kept.steps == list(range(101))
+    assert [str(w.message).split(" (")[0] for w in caught] == ["kept fails"]
+
+
+def test_a_tracker_that_cannot_even_be_made_is_tried_again():
+    kept, tries = Kept(), []
+
+    def make():
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError("the tracker's server is down")
+        return kept
+
+    tracker = Background("kept", make)
+    tracker.write("step", step=0)
+    until(lambda: kept.steps == [0])
+    with pytest.warns(UserWarning, match="server is down"):
+        tracker.close()
+
+
+def test_a_tracker_that_hangs_does_not_delay_training():
+    hanging = Hanging()
+    tracker = Background("slow", lambda: hanging)
+    began = time.monotonic()
+    for step in range(1000):
+        tracker.write("step", step=step)
+    assert time.monotonic() - began < 0.1  # a few microseconds each, and some room for a busy machine
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match="1000 events were not delivered to slow"):
+        tracker.close()
+    assert time.monotonic() - began < 1.0
+    hanging.released.set()
+
+
+def test_a_backlog_that_still_fails_at_the_end_is_counted():
+    kept = Kept()
+    kept.broken = True
+    tracker = Background("kept", lambda: kept)
+    for step in range(7):
+        tracker.write("step", step=step)
+    with pytest.warns(UserWarning) as caught:
+        tracker.close()
+    assert "7 events were not delivered" in str(caught[-1].message)
+
+
+def test_a_tracker_that_recovers_at_the_last_moment_gets_everything(monkeypatch):
+    monkeypatch.setattr(background, "FIRST_PAUSE", 60.0)
+    kept = Kept()
+    kept.broken = True
+    tracker = Background("kept", lambda: kept)
+    tracker.write("step", step=0)
+    until(lambda: tracker._trouble is not None)
+    kept.broken = False
+    with pytest.warns(UserWarning, match="fails"):
+        tracker.close()
+    assert kept.steps == [0] and kept.closed
+
+
+def test_the_diary_is_written_first_and_a_broken_tracker_takes_nothing_from_it(tmp_path):
+    kept = Kept()
+    kept.broken = True
+    tracks = Tracks([Events(tmp_path / "events.jsonl"), Background("kept", lambda: kept)], attempt=2)
+    with pytest.warns(UserWarning, match="not delivered"):
+        for step in range(10):
+            tracks.write("step", step=step, loss=torch.tensor(0.5))
+            assert read_events(tmp_path / "events.jsonl")[-1]["step"] == step
+        tracks.close()
+    assert {event["attempt"] for event in read_events(tmp_path / "events.jsonl")} == {2}
+
+
+def test_a_late_tracker_sees_the_numbers_of_the_moment_they_were_written():
+    hanging, seen = Hanging(), []
+
+    class Late(Hanging):
+        def write(self, kind, /, **fields):
+            hanging.released.wait()
+            seen.append(fields)
+
+        def close(self):
+            pass
+
+    tracks = Tracks([Background("late", Late)], attempt=0)
+    loss, parts = torch.tensor(1.0), {"data": 1.0}
+    tracks.write("step", step=1, loss=loss, parts=parts)
+    loss.fill_(9.0)
+    parts["data"] = 9.0
+    hanging.released.set()
+    tracks.close()
+    assert seen == [{"attempt": 0, "step": 1, "loss": 1.0, "parts": {"data": 1.0}}]
+
+
+def test_only_rank_0_leaves_anything_behind(tmp_path):
+    for rank in (1, 2):
+        tracker = open_tracker(tmp_path, ["tensorboard"], rank, attempt=0)
+        tracker.write("step", step=1)
+        tracker.close()
+        assert isinstance(tracker, Silent)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tracking_is_off_unless_asked_for_and_an_unknown_tracker_is_refused():
+    assert RuntimeConfig().tracking == []
+    with pytest.raises(UserError, match=r"runtime\.tracking"):
+        load_config("quickstart", ["runtime.tracking=[tensorbord]"], RunConfig)
+
+
+def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("ups.track.open.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"universal-physics-stack\[tensorboard\]"):
+        open_tracker(tmp_path, ["tensorboard"], 0, attempt=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_draws_what_a_run_writes(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard", reason="the optional extra tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setattr(background, "CLOSING", 60.0)  # its first import takes seconds on a busy machine
+    for attempt in (0, 1):
+        events = open_tracker(tmp_path, ["tensorboard"], 0, attempt)
+        if attempt:
+            events.write("resumed", step=40, notes=[])
+        for step in (20, 40, 60) if attempt == 0 else (60, 80):
+            events.write("step", step=step, loss=step / 16 + attempt, parts={"darcy": float("nan"), "burgers": 0.5})
+        events.write("validation", step=80, score=0.25, errors={"burgers": 0.125}, best=True)
+        events.close()
+    curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    losses = [(point.step, point.value) for point in curves.Scalars("step/loss")]
+    assert losses == [(20, 1.25), (40, 2.5), (60, 4.75), (80, 6.0)]  # step 60 as the second attempt saw it
+    assert curves.Scalars("validation/errors/burgers")[-1].value == 0.125
+    assert set(curves.Tags()["scalars"]) == {
+        "step/loss",
+        "step/parts/burgers",
+        "validation/score",
+        "validation/errors/burgers",
+    }
+    assert [e["attempt"] for e in read_events(tmp_path / "events.jsonl")] == [0] * 4 + [1] * 4
