@@ -87,11 +87,19 @@ class FNOConfig(Strict):
     learning_rate: PositiveFloat | None = Field(default=None, description="that of `training` if not given")
 
 
+class SamplingConfig(Strict):
+    """How tasks share every batch: by their `share`, all alike, by trajectories n, or by n^(1/temperature)."""
+
+    mode: Literal["shares", "balanced", "proportional", "temperature"] = "shares"
+    temperature: PositiveFloat = Field(default=2.0, description="for that mode: 1 is proportional, larger is more even")
+
+
 class TrainingConfig(Strict):
     """One optimisation path. `batch_size` is global: what the optimiser sees, on any number of ranks."""
 
     steps: Positive = 2000
     batch_size: Positive = 40
+    sampling: SamplingConfig = SamplingConfig()
     learning_rate: PositiveFloat = 4e-3
     warmup: Annotated[int, Field(ge=0)] = 100
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4

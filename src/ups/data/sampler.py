@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ups.config.schema import SamplingConfig
 from ups.errors import UserError
 
 _MASK64 = (1 << 64) - 1
@@ -70,12 +71,14 @@ class TaskIndices:
     """One task's part of a global batch: windows of `frames` frames, `stride` apart, one a sample.
 
     `slots` are the samples' places in the global batch, unique within a step across tasks: the ids to give `noise`.
+    `weights` are 1, or 0 for a sample that only fills a rank's place; over all ranks they sum to the global count.
     """
 
     task: str
     ids: Int[Tensor, " b"]
     starts: Int[Tensor, " b"]
     slots: Int[Tensor, " b"]
+    weights: Float[Tensor, " b"]
     frames: int
     stride: int
 
@@ -84,11 +87,38 @@ class TaskIndices:
 
     def slice_for(self, rank: int, size: int) -> TaskIndices:
         """The part of rank `rank` of `size`: parts are disjoint, cover all, and differ by at most one sample."""
+        return self._take(torch.arange(*self._bounds(rank, size)))
+
+    def padded(self, rank: int, size: int) -> TaskIndices:
+        """The part of rank `rank` of `size`, brought to the length that the longest part has.
+
+        So every rank runs the same number of micro-batches of the same shape, and none waits for a collective that
+        another never starts. A missing sample repeats the rank's last one (the task's first where the rank has none)
+        with weight 0: real data, whose loss is finite, and which counts for nothing.
+        """
+        first, end = self._bounds(rank, size)
+        places = torch.arange(first, first - (-len(self) // size))
+        real = places < end
+        part = self._take(places.where(real, torch.tensor(end - 1 if end > first else 0)))
+        return replace(part, weights=part.weights * real)
+
+    def micro_batches(self, size: int | None) -> Iterator[TaskIndices]:
+        """Consecutive pieces of `size` samples, the last one shorter where it does not divide; None: one piece."""
+        for places in torch.arange(len(self)).split(size or len(self)):
+            yield self._take(places)
+
+    def _bounds(self, rank: int, size: int) -> tuple[int, int]:
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} of {size} does not exist")
-        part = slice(rank * len(self) // size, (rank + 1) * len(self) // size)
-        return TaskIndices(
-            self.task, self.ids[part], self.starts[part], self.slots[part], frames=self.frames, stride=self.stride
+        return rank * len(self) // size, (rank + 1) * len(self) // size
+
+    def _take(self, places: Int[Tensor, " n"]) -> TaskIndices:
+        return replace(
+            self,
+            ids=self.ids[places],
+            starts=self.starts[places],
+            slots=self.slots[places],
+            weights=self.weights[places],
         )
 
 
@@ -163,11 +193,40 @@ class Sampler:
             slots = torch.arange(first_slot, first_slot + count)
             parts.append(
                 TaskIndices(
-                    task.name, torch.from_numpy(ids), torch.from_numpy(starts), slots, frames=steps + 1, stride=stride
+                    task.name,
+                    torch.from_numpy(ids),
+                    torch.from_numpy(starts),
+                    slots,
+                    torch.ones(count),
+                    frames=steps + 1,
+                    stride=stride,
                 )
             )
             first_slot += count
         return tuple(parts)
+
+
+def sampling_shares(
+    sampling: SamplingConfig, trajectories: Mapping[str, int], shares: Mapping[str, float]
+) -> dict[str, float]:
+    """Each task's share of every batch: as written in the config (`shares`), or from its number of trajectories n.
+
+    `balanced`: all alike; `proportional`: ∝ n, so that epochs of all tasks take equally long; `temperature`: ∝ n^(1/T),
+    between the two: T = 1 is proportional, T → ∞ balanced.
+    """
+    if sampling.mode == "shares":
+        return dict(shares)
+    exponent = {"balanced": 0.0, "proportional": 1.0, "temperature": 1.0 / sampling.temperature}[sampling.mode]
+    return {name: float(n) ** exponent for name, n in trajectories.items()}
+
+
+def check_ranks(batch_size: int, ranks: int) -> None:
+    """Refuse a batch that leaves a rank without a sample: it would only cost its price and slow the others."""
+    if batch_size < ranks:
+        raise UserError(
+            f"training.batch_size is {batch_size} for {ranks} ranks; every rank needs a sample a step, so make it "
+            f"{ranks} or more, or use fewer ranks"
+        )
 
 
 def _draw_stride(task: TaskShare, steps: int, strides: Sequence[tuple[int, float]], draw: int) -> int:

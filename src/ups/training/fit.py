@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ups.config.schema import FNOConfig, RunConfig, TrainingConfig
+from ups.data.sampler import sampling_shares
 from ups.data.sources import Source
 from ups.data.statistics import statistics
 from ups.distributed.runtime import Runtime
@@ -125,7 +126,11 @@ def _trainer(
         runtime,
         spec.build(seed),
         {name: task.store for name, task in tasks.items()},
-        {name: task.share for name, task in tasks.items()},
+        sampling_shares(
+            training.sampling,
+            {name: task.store.trajectories for name, task in tasks.items()},
+            {name: task.share for name, task in tasks.items()},
+        ),
         training,
         seed,
         directory,
