@@ -12,7 +12,7 @@ from ups.distributed import checkpoint
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize(("spot", "rank"), [("checkpoint files", 1), ("checkpoint", 0)])
+@pytest.mark.parametrize(("spot", "rank"), [("checkpoint_files", 1), ("checkpoint", 0)])
 def test_fault_12_sigkill_while_a_checkpoint_is_written_leaves_the_one_before(place, reference, matrix, spot, rank):
     """Before its files are there, and when they are there but the checkpoint has no name yet."""
     job = start(place, "written", fault=f"kill at {spot} rank {rank} step {3 * EVERY}")
