@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job import Place, make_place, start
+from job import Place, end_all, make_place, start
 from matrix import Matrix, Row
 
 from ups.distributed import checkpoint
@@ -80,6 +80,7 @@ def _time_out(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+    end_all()
 
 
 @pytest.hookimpl(hookwrapper=True)

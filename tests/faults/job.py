@@ -30,6 +30,7 @@ STEPS, EVERY = 30, 5
 LONGEST = 100.0
 """Seconds after which a job hangs."""
 INTERVAL = 0.03  # seconds between two looks at the crumbs
+_started: list[Job] = []
 
 CONFIG = f"""
 name: tiny
@@ -161,7 +162,18 @@ def start(place: Place, name: str, *overrides: str, fault: str = "", ranks: int 
             env=environment,
             start_new_session=True,  # so that a Ctrl-C can be sent as a terminal does
         )
-    return Job(process, place.runs / name, output)
+    job = Job(process, place.runs / name, output)
+    _started.append(job)
+    return job
+
+
+def end_all() -> None:
+    """Kill what is still running when a test ends, whatever way it ended; ranks go with their supervisor."""
+    for job in _started:
+        if job.process.poll() is None:
+            job.process.kill()
+            job.process.wait()
+    _started.clear()
 
 
 def difference(run: Path, other: Path) -> float:

@@ -100,12 +100,13 @@ def test_fault_06_an_exception_in_mid_step_restarts(place, reference, matrix):
     report = report_of(job)
     assert (report["rank"], report["kind"], report["phase"], report["step"]) == (0, "exception", "gradients", 13)
     assert "a failure on purpose at forward" in report["cause"] and "faults.py:" in report["cause"]
+    assert report["task"] == "advection" and report["shapes"] == [2, 2, 32, 1]
     assert difference(job.run, reference) == 0
     matrix.row(
         6,
         fault="an exception on rank 0 in its forward pass",
         required="restarts, survives; report: rank, phase, line",
-        seen="report: rank 0, gradients, step 13, file and line; bit-equal end",
+        seen="report: rank 0, gradients, step 13, file, line, task and shapes; bit-equal end",
         **job.crash(),
     )
 

@@ -71,8 +71,9 @@ def half_trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize(("ranks", "strategy"), [(1, "ddp"), (4, "ddp"), (2, "fsdp2"), (4, "hsdp")])
+@pytest.mark.parametrize(
+    ("ranks", "strategy"), [(1, "ddp"), (4, "ddp"), pytest.param(2, "fsdp2", marks=pytest.mark.smoke), (4, "hsdp")]
+)
 def test_fault_21_on_other_ranks_or_another_strategy_training_goes_on_as_it_would_have(
     data, undisturbed, half_trained, tmp_path, matrix, ranks, strategy
 ):
@@ -136,9 +137,10 @@ def on_one_rank(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[l
     return run_ranks(1, with_little, data, tmp_path_factory.mktemp("one"), "ddp")[0]
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("ranks", "strategy"),
+    [(2, "ddp"), (2, "fsdp2"), (4, "ddp"), pytest.param(4, "fsdp2", marks=pytest.mark.smoke)],
+)
 def test_fault_22_fewer_samples_than_ranks_and_uneven_validation(data, on_one_rank, tmp_path, matrix, ranks, strategy):
     expected, tensors = on_one_rank
     for scores, ours in run_ranks(ranks, with_little, data, tmp_path, strategy):
