@@ -125,8 +125,7 @@ class Runtime:
             control = saving = mesh = None
             if ranks.launched:
                 dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
-                control = dist.new_group(backend="gloo", timeout=TIMEOUT)
-                saving = dist.new_group(backend="gloo", timeout=TIMEOUT)
+                control, saving = _group(), _group()
                 mesh = _mesh(config, ranks, device)
             runtime = cls(config, ranks, device, threads, crumb, control, saving, mesh, notes, stop)
             runtime._agree_on_machines()
@@ -249,6 +248,13 @@ def _device(cuda: bool, ranks: Ranks) -> torch.device:
     device = torch.device("cuda", ranks.local_rank % count)
     torch.cuda.set_device(device)
     return device
+
+
+def _group() -> ProcessGroup:
+    """All ranks again, on gloo, whatever the device."""
+    group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    assert isinstance(group, ProcessGroup)
+    return group
 
 
 def _mesh(config: RuntimeConfig, ranks: Ranks, device: torch.device) -> DeviceMesh | None:
