@@ -34,7 +34,7 @@ def test_fault_12_sigkill_while_a_checkpoint_is_written_leaves_the_one_before(pl
 
 @pytest.mark.parametrize("damage", ["one flipped byte", "truncation", "truncated manifest"])
 def test_fault_13_a_damaged_checkpoint_is_set_aside_and_the_older_one_used(place, half_way, reference, matrix, damage):
-    stopped, (older, newest) = half_way
+    stopped, (*_, older, newest) = half_way
     shutil.copytree(stopped.runs, place.runs)
     folder = place.runs / "half" / "checkpoints" / checkpoint.name_of(newest)
     file = folder / "manifest.json" if "manifest" in damage else sorted(folder.glob("*.safetensors"))[1]

@@ -98,7 +98,6 @@ def test_groups_that_do_not_divide_the_ranks_are_refused(place):
     )
 
 
-@pytest.mark.faults
 def test_more_ranks_than_gpus_are_refused(place):
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
@@ -172,9 +171,9 @@ def test_a_node_without_the_data_file_says_so_and_ends_all(nodes, without):
 
 
 def _other_version() -> str:
-    rank = int(os.environ["RANK"])
-    if rank == 1:
-        vars(ups)["__version__"] = "0.0.1"
+    before = torch.__version__
+    if os.environ["RANK"] == "1":
+        torch.__version__ = "1.0.0"
     try:
         with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0):
             return "went on"
@@ -182,10 +181,10 @@ def _other_version() -> str:
         torch.distributed.destroy_process_group()
         return str(error)
     finally:
-        vars(ups).pop("__version__", None)
+        torch.__version__ = before
 
 
 def test_ranks_of_different_versions_are_refused():
     for said in run_ranks(2, _other_version):
         assert said.startswith("ranks disagree on the software: rank 0 has ups ")
-        assert "rank 1 has ups 0.0.1, torch" in said and said.endswith("install the same versions on every node")
+        assert ", torch 1.0.0, Python" in said and said.endswith("install the same versions on every node")
