@@ -110,7 +110,7 @@ def test_lost_connections_are_told_from_failures(error, lost):
 
 def test_the_innermost_frame_is_found_in_either_kind_of_text():
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n  File "b.py", line 2, in g\nValueError'
-    stacks = 'Thread 0x1 (most recent call first):\n  File "c.py", line 3 in h\n\nCurrent thread 0x2:\n  File "d.py", line 4 in i\n'
+    stacks = 'Thread 0x1:\n  File "c.py", line 3 in h\n\nCurrent thread 0x2:\n  File "d.py", line 4 in i\n'
     assert last_frame(trace) == "b.py:2 (g)"
     assert last_frame(stacks) == "d.py:4 (i)"
     assert last_frame("") is None
@@ -138,6 +138,16 @@ def test_explain_prints_the_latest_report(tmp_path, capsys):
     app(["explain", str(tmp_path), "--json"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out)["crash"]["rank"] == 0
     assert latest_report(tmp_path) is not None
+
+
+def test_a_node_that_only_lost_a_connection_does_not_hide_the_cause(tmp_path):
+    failed(tmp_path, 1, ValueError("the cause"))
+    report_of(tmp_path, [Death(1, 11, 1)])
+    (tmp_path / "crash" / "attempt_000" / "rank_1.json").unlink()
+    failed(tmp_path, 0, ConnectionResetError("Connection closed by peer"))
+    report_of(tmp_path, [Death(0, 10, 1)])
+    latest = latest_report(tmp_path)
+    assert latest is not None and "the cause" in latest.read_text()
 
 
 def test_explaining_what_is_no_run_is_a_mistake(tmp_path):

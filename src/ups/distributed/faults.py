@@ -8,6 +8,7 @@ step and one attempt (0 unless given), so that the same step succeeds after the 
     sleep      never goes on                          skip    leaves out what comes next at this place
     nan        a loss that is not a number            flip    one parameter differs from its replicas
     term int   the signal, to this process            full    the disk's refusal
+    squeeze    from now on, this rank's GPU has three quarters of the memory it has used so far: a real out-of-memory
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-KINDS = ("oom", "raise", "segv", "kill", "exit0", "sleep", "skip", "nan", "flip", "term", "int", "full")
+KINDS = ("oom", "raise", "segv", "kill", "exit0", "sleep", "skip", "nan", "flip", "term", "int", "full", "squeeze")
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ def _happen(fault: Fault, tensors: Sequence[Tensor]) -> str:
         import torch
 
         raise torch.OutOfMemoryError(f"out of memory, on purpose, at {fault.place}")
+    if fault.kind == "squeeze":
+        import torch
+
+        allowed = 0.75 * torch.cuda.max_memory_allocated() / torch.cuda.get_device_properties().total_memory
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(allowed)
     if fault.kind == "raise":
         raise RuntimeError(f"a failure on purpose at {fault.place}")
     if fault.kind == "full":

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
+import os
 import socket
 import struct
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
@@ -107,7 +108,35 @@ def _reach(name: str, host: str, port: int, place: str, alone: bool) -> TCPStore
     if owner != name:
         raise taken
     store.set_timeout(timedelta(seconds=_ANSWER))
+    _notice_a_lost_host(host, port)
     return store
+
+
+def _notice_a_lost_host(host: str, port: int) -> None:
+    """Let the kernel end our connection to the store when its host no longer answers.
+
+    Torch's client waits for answers without an end; after a cut network nothing else would wake it.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            copy = socket.socket(fileno=os.dup(int(name)))
+        except OSError:  # not a socket, or the listing's own descriptor, closed by now
+            continue
+        with copy:
+            try:
+                address, number = copy.getpeername()[:2]
+            except (OSError, ValueError):  # not connected, or a socket of another kind
+                continue
+            if (address.removeprefix("::ffff:"), number) != (host, port):
+                continue
+            copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in (
+                (socket.TCP_KEEPIDLE, _HEARTBEAT),
+                (socket.TCP_KEEPINTVL, _HEARTBEAT),
+                (socket.TCP_KEEPCNT, 4),
+                (socket.TCP_USER_TIMEOUT, int(1000 * _ANSWER)),
+            ):
+                copy.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _connect(host: str, port: int, seconds: float) -> tuple[TCPStore, str] | None:
