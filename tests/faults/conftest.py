@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job import Place, end_all, make_place, start
 from matrix import Matrix, Row
+
+from ups.distributed import checkpoint
 
 LIMIT = 120
 """Seconds a test of a fault may take; one that needs more or less says so: `@pytest.mark.limit(30)`."""
@@ -32,6 +35,37 @@ def matrix(request: pytest.FixtureRequest) -> _Rows:
     return _Rows(request.node.nodeid)
 
 
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data that all jobs share; whoever comes first makes them."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Path:
+    """The run of two ranks that nothing disturbs."""
+    job = start(make_place(tmp_path_factory.mktemp("reference"), data_root), "undisturbed")
+    assert job.wait() == 0, job.said()
+    return job.run
+
+
+@pytest.fixture(scope="session")
+def half_way(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> tuple[Place, list[int]]:
+    """A run of two ranks that was stopped half-way, to be copied: its place, and the steps of its checkpoints."""
+    place = make_place(tmp_path_factory.mktemp("half"), data_root)
+    job = start(place, "half")
+    job.reach(12)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 75, job.said()
+    return place, checkpoint.steps(job.run / "checkpoints")
+
+
+@pytest.fixture
+def place(tmp_path: Path, data_root: Path) -> Place:
+    """Where a test's own jobs run."""
+    return make_place(tmp_path, data_root)
+
+
 @pytest.fixture(autouse=True)
 def _time_out(request: pytest.FixtureRequest) -> Iterator[None]:
     """A hang is a failure, not a wait."""
@@ -46,6 +80,7 @@ def _time_out(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+    end_all()
 
 
 @pytest.hookimpl(hookwrapper=True)
