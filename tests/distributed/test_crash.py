@@ -110,7 +110,7 @@ def test_lost_connections_are_told_from_failures(error, lost):
 
 def test_the_innermost_frame_is_found_in_either_kind_of_text():
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n  File "b.py", line 2, in g\nValueError'
-    stacks = 'Thread 0x1 (most recent call first):\n  File "c.py", line 3 in h\n\nCurrent thread 0x2:\n  File "d.py", line 4 in i\n'
+    stacks = 'Thread 0x1:\n  File "c.py", line 3 in h\n\nCurrent thread 0x2:\n  File "d.py", line 4 in i\n'
     assert last_frame(trace) == "b.py:2 (g)"
     assert last_frame(stacks) == "d.py:4 (i)"
     assert last_frame("") is None

@@ -4,6 +4,9 @@ Torch's agent starts the ranks and meets other nodes. Its monitoring is replaced
 leave and wait 30 s for them, take an exit with code 0 for success, and never see a hang.
 """
 
+# Torch's `prof` decorator hides the signatures of what is overridden here.
+# pyright: reportIncompatibleVariableOverride=false, reportCallIssue=false
+
 from __future__ import annotations
 
 import logging

@@ -3,8 +3,8 @@
     arm(directory, rank, attempt)              early in the process: from now on every death leaves stacks
     record_failure(directory, rank, ...)       on an exception, before leaving
 
-`rank_R.stacks` holds the Python stacks of all threads, written by the process itself when a fatal signal strikes or when
-the supervisor asks with SIGUSR1; `rank_R.json` the exception. Nothing here communicates with other ranks.
+`rank_R.stacks` holds the Python stacks of all threads, written by the process itself when a fatal signal strikes or
+when the supervisor asks with SIGUSR1; `rank_R.json` the exception. Nothing here communicates with other ranks.
 """
 
 from __future__ import annotations

@@ -35,5 +35,5 @@ def explanation(directory: Path) -> tuple[str, dict[str, Any]]:
 def _end(outcome: dict[str, Any] | None) -> str:
     if outcome is None:
         return "it has not ended, or its supervisor was killed"
-    state = _ENDS.get(outcome["state"], outcome["state"])
+    state = _ENDS.get(outcome["state"]) or str(outcome["state"])
     return f"{state} ({outcome['reason']})" if outcome["reason"] else state

@@ -21,7 +21,7 @@ class Neighbours:
     """One round's view of the other nodes; with one node there is nothing to ask and nobody to tell."""
 
     def __init__(self, group: WorkerGroup, attempt: int) -> None:
-        self._store, self._own, self._size = group.store, group.group_rank, group.group_world_size
+        self._store, self._own, self._size = group.store, group.group_rank, group.group_world_size or 1
         self._told = 0
         self._seen: dict[int, tuple[int, float]] = {}
         self.attempt = attempt
