@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job import Place, make_place, start
 from matrix import Matrix, Row
 
 LIMIT = 120
@@ -30,6 +31,26 @@ class _Rows:
 @pytest.fixture
 def matrix(request: pytest.FixtureRequest) -> _Rows:
     return _Rows(request.node.nodeid)
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data that all jobs share; whoever comes first makes them."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Path:
+    """The run of two ranks that nothing disturbs."""
+    job = start(make_place(tmp_path_factory.mktemp("reference"), data_root), "undisturbed")
+    assert job.wait() == 0, job.said()
+    return job.run
+
+
+@pytest.fixture
+def place(tmp_path: Path, data_root: Path) -> Place:
+    """Where a test's own jobs run."""
+    return make_place(tmp_path, data_root)
 
 
 @pytest.fixture(autouse=True)

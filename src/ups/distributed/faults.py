@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KINDS = ("oom", "raise", "segv", "kill", "exit0", "sleep", "skip", "nan", "flip", "term", "int", "full")
+_FAULT = re.compile(
+    r"(?P<kind>\w+) at (?P<place>.+?) rank (?P<rank>\d+) step (?P<step>\d+)( attempt (?P<attempt>\d+))?"
+)
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,12 @@ def parse(text: str) -> list[Fault]:
     """The faults a variable's text names."""
     faults = []
     for entry in filter(None, (part.strip() for part in text.split(";"))):
-        kind, *rest = entry.split()
-        given = dict(zip(rest[::2], rest[1::2], strict=True))
-        if kind not in KINDS:
-            raise ValueError(f"unknown fault {kind!r} in {entry!r}")
-        faults.append(Fault(kind, given["at"], int(given["rank"]), int(given["step"]), int(given.get("attempt", 0))))
+        found = _FAULT.fullmatch(entry)
+        if not found or found["kind"] not in KINDS:
+            raise ValueError(f"unknown fault {entry!r}")
+        faults.append(
+            Fault(found["kind"], found["place"], int(found["rank"]), int(found["step"]), int(found["attempt"] or 0))
+        )
     return faults
 
 

@@ -1,0 +1,215 @@
+"""Real jobs for tests of faults: `python -m ups train ... --gpus 2` in a process of its own, watched from outside.
+
+    job = start(place, "killed", fault="kill at update rank 1 step 12")
+    assert job.wait() == 0 and difference(job.run, reference) == 0
+
+A job's crumbs are read while it runs, so that what happened when is measured, by the clock all processes share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ups.distributed import checkpoint
+from ups.distributed.breadcrumb import Crumb, crumb_path, read_crumb
+from ups.track.jsonl import read_events
+
+STEPS, EVERY = 30, 5
+"""Steps of a training, and between two of its checkpoints."""
+LONGEST = 100.0
+"""Seconds after which a job hangs."""
+INTERVAL = 0.03  # seconds between two looks at the crumbs
+
+CONFIG = f"""
+name: tiny
+seed: 0
+tasks:
+  advection:
+    make: {{equation: advection, trajectories: 20, values: {{beta: [0.4]}},
+           settings: {{points: 32, frames: 9, duration: 0.8}}}}
+  darcy:
+    make: {{equation: darcy, trajectories: 20, settings: {{points: 16}}}}
+operator: {{width: 8, depth: 2, modes: 4, head: 8, conditions: 8}}
+training: {{steps: {STEPS}, batch_size: 7, precision: float64, noise: 0.01, rollout: [[0.0, 1], [0.5, 2]], warmup: 2,
+           validate_every: 15, checkpoint_every: {EVERY}}}
+runtime: {{device: cpu, threads: 1}}
+data: {{workers: 1}}
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A configuration, data that all jobs share, and a folder for runs."""
+
+    config: Path
+    data: Path
+    runs: Path
+
+    def command(self, name: str, *overrides: str, ranks: int | None = 2) -> list[str]:
+        """`ups train` of the configuration; without `ranks`, as one process or one rank of another launcher."""
+        arguments = ["train", str(self.config), *overrides, f"data.root={self.data}", f"name={name}"]
+        arguments += ["--runs", str(self.runs), *([] if ranks is None else ["--gpus", str(ranks)])]
+        return [sys.executable, "-m", "ups", *arguments]
+
+
+def make_place(folder: Path, data: Path) -> Place:
+    (folder / "tiny.yaml").write_text(CONFIG)
+    return Place(folder / "tiny.yaml", data, folder / "runs")
+
+
+@dataclass
+class Job:
+    process: subprocess.Popen[bytes]
+    run: Path
+    output: Path
+    last: dict[tuple[int, int], Crumb] = field(default_factory=dict)
+    """Each rank's last crumb in each attempt, by (attempt, rank)."""
+    trains: dict[int, float] = field(default_factory=dict)
+    """When rank 0 was first seen beyond the gradients of a first step, by attempt."""
+
+    def wait(self, timeout: float = LONGEST) -> int:
+        """The exit code; and nothing of the job is left behind."""
+        self.until(lambda: self.process.poll() is not None, "the job did not end", timeout)
+        assert left_behind(self.run) == []
+        return self.process.returncode
+
+    def reach(self, step: int, rank: int = 0, attempt: int = 0) -> None:
+        """Wait until a rank of an attempt is in `step` or beyond."""
+
+        def there() -> bool:
+            assert self.process.poll() is None, f"the job ended:\n{self.said()}"
+            crumb = self.last.get((attempt, rank))
+            return crumb is not None and crumb.step >= step
+
+        self.until(there, f"rank {rank} did not reach step {step}")
+
+    def until(self, condition: Callable[[], bool], problem: str, timeout: float = LONGEST) -> None:
+        """Wait, and watch the crumbs meanwhile."""
+        end = time.monotonic() + timeout
+        while not condition():
+            self._watch()
+            if time.monotonic() > end:
+                self.process.kill()
+                raise AssertionError(f"{problem} within {timeout} s; it said:\n{self.said()}")
+            time.sleep(INTERVAL)
+        self._watch()
+
+    def _watch(self) -> None:
+        for rank in range(8):
+            if crumb := read_crumb(crumb_path(self.run, rank)):
+                self.last[crumb.attempt, rank] = crumb
+                begun = crumb.phase in ("vote", "reduce", "update", "checkpoint", "validate", "end")
+                if rank == 0 and begun and crumb.attempt not in self.trains:
+                    self.trains[crumb.attempt] = crumb.time
+
+    def pid(self, rank: int, attempt: int = 0) -> int:
+        return self.last[attempt, rank].pid
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def reports(self) -> list[dict[str, Any]]:
+        """The crash reports, oldest first."""
+        return [json.loads(path.read_text()) for path in sorted((self.run / "crash").glob("*Z.json"))]
+
+    def json(self, name: str) -> dict[str, Any]:
+        """A file of the run directory."""
+        return json.loads((self.run / name).read_text())
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in read_events(self.run / "events.jsonl") if event["kind"] == kind]
+
+    def crash(self, attempt: int = 0) -> dict[str, Any]:
+        """The cells of a restart: `detect` as the supervisor says, `recover` from the culprit's last crumb to training
+        again, `repeated` steps of training.
+        """
+        crash = next(event for event in self.events("crash") if event["attempt"] == attempt)
+        resumed = [event["step"] for event in self.events("resumed") if event["attempt"] == attempt + 1]
+        fault = self.last[attempt, crash["rank"]]
+        recover = self.trains[attempt + 1] - fault.time
+        assert recover < 20 * slowness(), f"training again only after {recover:.1f} s"
+        return {
+            "detect": crash["seconds_to_detect"],
+            "recover": recover,
+            "repeated": fault.step - (resumed[0] if resumed else 0),
+        }
+
+
+def start(place: Place, name: str, *overrides: str, fault: str = "", ranks: int = 2, **variables: str) -> Job:
+    """Start `ups train --gpus`; its output goes to a file beside the runs."""
+    place.runs.mkdir(exist_ok=True)
+    output = place.runs / f"{name}.out"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("UPS_", "TORCHELASTIC"))}
+    environment |= variables | ({"UPS_FAULT": fault} if fault else {})
+    with output.open("ab") as file:
+        process = subprocess.Popen(
+            place.command(name, *overrides, ranks=ranks),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # so that a Ctrl-C can be sent as a terminal does
+        )
+    return Job(process, place.runs / name, output)
+
+
+def difference(run: Path, other: Path) -> float:
+    """The largest difference of any number in the last checkpoints of two finished runs; 0 is bit for bit.
+
+    Weights, averages, moments, and what was chosen on validation.
+    """
+    (ours, manifest), (theirs, their_manifest) = (
+        checkpoint.load(folder / "checkpoints" / checkpoint.name_of(STEPS)) for folder in (run, other)
+    )
+    assert ours.keys() == theirs.keys() and len(ours) > 50
+    progress, expected = (m.content["progress"] for m in (manifest, their_manifest))
+    assert {key: progress[key] for key in ("step", "best_step")} == {
+        key: expected[key] for key in ("step", "best_step")
+    }
+    largest = abs(progress["best"] - expected["best"])
+    for name, tensor in ours.items():
+        assert tensor.dtype == theirs[name].dtype and torch.isfinite(tensor).all()
+        largest = max(largest, float((tensor.double() - theirs[name].double()).abs().max()))
+    return largest
+
+
+def left_behind(run: Path) -> list[str]:
+    """Processes on this machine that belong to a run, by its folder's name in their environment or command."""
+    wanted = (f"name={run.name}\0".encode(), str(run.parent).encode())
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:  # it has just ended
+                continue
+            if all(part in command for part in wanted):
+                found.append(f"{entry.name}: {command.replace(bytes(1), b' ').decode()}")
+    return found
+
+
+def seconds_between(earlier: dict[str, Any], later: dict[str, Any]) -> float:
+    """Between two events."""
+    return (datetime.fromisoformat(later["time"]) - datetime.fromisoformat(earlier["time"])).total_seconds()
+
+
+def slowness() -> float:
+    """How much longer than on quiet cores things may take now: the load over the cores, at least 1."""
+    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def interrupt(job: Job) -> None:
+    """Ctrl-C: SIGINT to the terminal's whole process group."""
+    os.killpg(job.process.pid, signal.SIGINT)

@@ -1,0 +1,73 @@
+"""Faults 12 and 13: a checkpoint that was not finished, or is no longer what was written."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+
+import pytest
+from job import EVERY, difference, start
+
+from ups.distributed import checkpoint
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.mark.parametrize(("spot", "rank"), [("checkpoint files", 1), ("checkpoint", 0)])
+def test_fault_12_sigkill_while_a_checkpoint_is_written_leaves_the_one_before(place, reference, matrix, spot, rank):
+    """Before its files are there, and when they are there but the checkpoint has no name yet."""
+    job = start(place, "written", fault=f"kill at {spot} rank {rank} step {3 * EVERY}")
+    assert job.wait() == 0, job.said()
+    assert [event["step"] for event in job.events("resumed")] == [2 * EVERY]
+    (report,) = job.reports()
+    assert report["rank"] == rank and "SIGKILL" in report["what"]
+    assert list((job.run / "checkpoints").glob("*.tmp")) == []
+    assert difference(job.run, reference) == 0
+    matrix.row(
+        12,
+        fault=f"SIGKILL of rank {rank} {'before' if 'files' in spot else 'after'} it wrote its files of a checkpoint",
+        required="older good one used",
+        seen=f"restarted from step {2 * EVERY}, the one before; bit-equal end",
+        **job.crash(),
+    )
+
+
+@pytest.fixture(scope="module")
+def half_way(tmp_path_factory, data_root):
+    """A run of two ranks that was stopped half-way: its place, and its last two checkpoints."""
+    from job import make_place
+
+    place = make_place(tmp_path_factory.mktemp("half"), data_root)
+    job = start(place, "half")
+    job.reach(12)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 75, job.said()
+    return place, checkpoint.steps(job.run / "checkpoints")
+
+
+@pytest.mark.parametrize("damage", ["one flipped byte", "truncation", "truncated manifest"])
+def test_fault_13_a_damaged_checkpoint_is_set_aside_and_the_older_one_used(
+    place, half_way, reference, matrix, damage, request
+):
+    stopped, (older, newest) = half_way
+    shutil.copytree(stopped.runs, place.runs)
+    folder = place.runs / "half" / "checkpoints" / checkpoint.name_of(newest)
+    file = folder / "manifest.json" if "manifest" in damage else sorted(folder.glob("*.safetensors"))[1]
+    content = bytearray(file.read_bytes())
+    if damage == "one flipped byte":
+        content[-100] ^= 0x04
+    file.write_bytes(content if damage == "one flipped byte" else content[:-7])
+    job = start(place, "half")
+    assert job.wait() == 0, job.said()
+    resumed = job.events("resumed")[-1]
+    assert resumed["step"] == older
+    assert file.name in resumed["notes"][0] and "set aside" in resumed["notes"][0]
+    assert folder.with_name(f"{folder.name}.bad").is_dir()
+    assert difference(job.run, reference) == 0
+    matrix.row(
+        13,
+        fault=f"{damage} in a checkpoint" if "manifest" not in damage else "truncation of a checkpoint's manifest",
+        required="older good one used",
+        seen="found by its checksum before anything was loaded; set aside, the one before used; bit-equal end",
+        repeated=newest - resumed["step"],
+    )
