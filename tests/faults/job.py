@@ -165,13 +165,13 @@ def start(place: Place, name: str, *overrides: str, fault: str = "", ranks: int 
     return Job(process, place.runs / name, output)
 
 
-def difference(run: Path, other: Path) -> float:
+def difference(run: Path, other: Path, step: int = STEPS) -> float:
     """The largest difference of any number in the last checkpoints of two finished runs; 0 is bit for bit.
 
     Weights, averages, moments, and what was chosen on validation.
     """
     (ours, manifest), (theirs, their_manifest) = (
-        checkpoint.load(folder / "checkpoints" / checkpoint.name_of(STEPS)) for folder in (run, other)
+        checkpoint.load(folder / "checkpoints" / checkpoint.name_of(step)) for folder in (run, other)
     )
     assert ours.keys() == theirs.keys() and len(ours) > 50
     progress, expected = (m.content["progress"] for m in (manifest, their_manifest))
