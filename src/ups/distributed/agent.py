@@ -215,7 +215,7 @@ class Agent(LocalElasticAgent):
         limit = deadline(lowest, self.job.config.deadline)
         if waits_for_another or now - lowest.time <= limit:
             return None
-        return Hang(lowest, now - lowest.time, limit)
+        return Hang(lowest, now - lowest.time, limit, self._neighbours.lost())
 
     # Ending
 
