@@ -74,8 +74,8 @@ def test_fault_17_checkpoints_and_events_that_a_full_disk_refuses_are_written_wh
         17,
         fault="the disk of a job on two ranks is full",
         required="checkpoint: training goes on, retried; events: kept in memory, one warning",
-        seen=f"refused at step 80 and told as an event {len(refused)} time{'s'[: len(refused) > 1]}; training went on to "
-        f"step {at}; with room the checkpoint of step {step} was written; events waited, one warning, all in order; "
+        seen=f"refused at step 80, {len(refused)} such event{'s'[: len(refused) > 1]}; training went on to step {at}; "
+        f"with room the checkpoint of step {step} was written; events waited, one warning, all in order; "
         "bit-equal end",
         recover=recovered,
         repeated=0,
