@@ -17,35 +17,11 @@ settings.register_profile("ups", deadline=None)
 settings.load_profile("ups")
 
 
-SMALLER = [
-    "tasks.advection.make.trajectories=20",
-    "tasks.advection.make.settings.frames=11",
-    "tasks.advection.make.settings.duration=0.5",
-    "tasks.burgers.make.trajectories=20",
-    "tasks.burgers.make.settings.frames=11",
-    "tasks.burgers.make.settings.duration=0.5",
-    "tasks.darcy.make.trajectories=30",
-    "tasks.darcy.make.settings.points=32",
-    "operator.width=12",
-    "operator.depth=1",
-    "operator.modes=8",
-    "operator.head=8",
-    "fno.advection.width=8",
-    "fno.burgers.width=8",
-    "fno.darcy.width=4",
-    "training.steps=40",
-    "training.validate_every=20",
-    "training.checkpoint_every=20",
-    "evaluation.resamples=100",
-    "data.workers=1",
-    "runtime.threads=1",
-]
-"""The quickstart in a few seconds: the same tasks and phases, too little of each to learn much."""
-
-
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole `ups run quickstart`, made small, done once."""
+    from small import SMALLER
+
     from ups import pipeline
 
     runs = tmp_path_factory.mktemp("work") / "runs"

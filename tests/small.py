@@ -1,4 +1,4 @@
-"""A small training of two tasks on any ranks: what parity and protocol tests compare."""
+"""Small trainings: the quickstart in seconds, and one of two tasks on any ranks, for tests that compare ranks."""
 
 from __future__ import annotations
 
@@ -24,6 +24,31 @@ from ups.training.trainer import Trainer
 
 EQUATIONS = ((Advection(points=32, beta=0.4, frames=9, duration=0.8), 12), (Darcy(points=16), 10))
 SETTINGS = {"width": 8, "depth": 2, "modes": 4, "head": 8, "conditions": 8}
+
+SMALLER = [
+    "tasks.advection.make.trajectories=20",
+    "tasks.advection.make.settings.frames=11",
+    "tasks.advection.make.settings.duration=0.5",
+    "tasks.burgers.make.trajectories=20",
+    "tasks.burgers.make.settings.frames=11",
+    "tasks.burgers.make.settings.duration=0.5",
+    "tasks.darcy.make.trajectories=30",
+    "tasks.darcy.make.settings.points=32",
+    "operator.width=12",
+    "operator.depth=1",
+    "operator.modes=8",
+    "operator.head=8",
+    "fno.advection.width=8",
+    "fno.burgers.width=8",
+    "fno.darcy.width=4",
+    "training.steps=40",
+    "training.validate_every=20",
+    "training.checkpoint_every=20",
+    "evaluation.resamples=100",
+    "data.workers=1",
+    "runtime.threads=1",
+]
+"""The quickstart in a few seconds: the same tasks and phases, too little of each to learn much."""
 
 
 class Solved:

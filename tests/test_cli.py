@@ -15,7 +15,7 @@ import ups
 from ups.cli.arguments import parse_settings, parse_times
 from ups.errors import UserError
 
-COMMANDS = ["", "run", "train", "evaluate", "report", "simulate", "data", "data make", "data inspect"]
+COMMANDS = ["", "run", "train", "evaluate", "report", "simulate", "explain", "data", "data make", "data inspect"]
 HEAVY = ["torch", "numpy", "matplotlib", "h5py"]
 
 

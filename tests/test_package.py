@@ -10,7 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from conftest import SMALLER
+from small import SMALLER
 
 from ups.config.load import packaged_configs
 

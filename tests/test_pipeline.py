@@ -14,7 +14,7 @@ from pathlib import Path
 
 import h5py
 import pytest
-from conftest import SMALLER
+from small import SMALLER
 
 from ups import pipeline
 from ups.errors import STOPPED, UserError

@@ -140,6 +140,16 @@ def test_explain_prints_the_latest_report(tmp_path, capsys):
     assert latest_report(tmp_path) is not None
 
 
+def test_a_node_that_only_lost_a_connection_does_not_hide_the_cause(tmp_path):
+    failed(tmp_path, 1, ValueError("the cause"))
+    report_of(tmp_path, [Death(1, 11, 1)])
+    (tmp_path / "crash" / "attempt_000" / "rank_1.json").unlink()
+    failed(tmp_path, 0, ConnectionResetError("Connection closed by peer"))
+    report_of(tmp_path, [Death(0, 10, 1)])
+    latest = latest_report(tmp_path)
+    assert latest is not None and "the cause" in latest.read_text()
+
+
 def test_explaining_what_is_no_run_is_a_mistake(tmp_path):
     with pytest.raises(UserError, match="is not a run"):
         explanation(tmp_path)

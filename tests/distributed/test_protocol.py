@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import free_port, run_ranks
 from small import prepared, small_trainer, whole
 
 from ups.config.schema import RuntimeConfig
@@ -166,11 +168,6 @@ def test_a_signal_that_nobody_answers_ends_the_rank(tmp_path: Path) -> None:
         "with Runtime.start(RuntimeConfig(device='cpu', threads=1), 0):\n"
         "    print('up', flush=True)\n    time.sleep(60)\n    time.sleep(60)\n"
     )
-    import subprocess
-    import sys
-
-    from ranks import free_port
-
     ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     variables = os.environ | ranks | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "UPS_GRACE": "1"}
     process = subprocess.Popen([sys.executable, "-c", code], env=variables, stdout=subprocess.PIPE)

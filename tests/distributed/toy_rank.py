@@ -23,7 +23,8 @@ from ups.distributed.outcome import Outcome, State, decide  # noqa: E402
 
 RUN, RANK, SIZE = Path(os.environ["UPS_RUN"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 ATTEMPT = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-STEPS, SECONDS, STATE, GLOO = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], "gloo" in sys.argv[4:]
+STEPS, SECONDS, STATE = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+GLOO = "gloo" in sys.argv[4:] and ATTEMPT == 0  # torch takes seconds to import
 
 
 def wait_for_peers(step: int) -> None:

@@ -118,8 +118,22 @@ def write_report(
 
 
 def latest_report(directory: Path) -> Path | None:
-    """The newest report of a run, its Markdown; the JSON lies beside it."""
-    return max((directory / "crash").glob("*Z.md"), default=None)
+    """The newest report of a run, its Markdown; the JSON lies beside it.
+
+    Each node reports its own ranks: of one attempt's reports, those that only lost a connection come second.
+    """
+    found = {path: json.loads(path.with_suffix(".json").read_text()) for path in (directory / "crash").glob("*Z.md")}
+    if not found:
+        return None
+    newest = max(found)
+    same = [path for path, content in found.items() if path == newest or _same_crash(content, found[newest])]
+    return max(same, key=lambda path: (found[path]["kind"] != "connection", path))
+
+
+def _same_crash(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Are these two nodes' reports of one crash?"""
+    apart = datetime.fromisoformat(one["time"]) - datetime.fromisoformat(other["time"])
+    return one["attempt"] == other["attempt"] and abs(apart.total_seconds()) < 30 and one["kind"] != other["kind"]
 
 
 def _judge(
@@ -154,7 +168,7 @@ def _judge(
 
 def _failed(kind: str, failure: Mapping[str, Any]) -> tuple[int, str, str]:
     message = failure["message"].strip().splitlines()
-    text = f"{failure['type']}: {message[0][:200]}" if message else failure["type"]
+    text = f"{failure['type']}: {message[0][:120]}" if message else failure["type"]
     return failure["rank"], kind, f"rank {failure['rank']} failed {_WHERE} with {text}"
 
 

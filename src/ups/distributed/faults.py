@@ -8,6 +8,7 @@ step and one attempt (0 unless given), so that the same step succeeds after the 
     sleep      never goes on                          skip    leaves out what comes next at this place
     nan        a loss that is not a number            flip    one parameter differs from its replicas
     term int   the signal, to this process            full    the disk's refusal
+    squeeze    from now on, this rank's GPU has three quarters of the memory it has used so far: a real out-of-memory
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
 import signal
 import time
 from collections.abc import Sequence
@@ -25,10 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-KINDS = ("oom", "raise", "segv", "kill", "exit0", "sleep", "skip", "nan", "flip", "term", "int", "full")
-_FAULT = re.compile(
-    r"(?P<kind>\w+) at (?P<place>.+?) rank (?P<rank>\d+) step (?P<step>\d+)( attempt (?P<attempt>\d+))?"
-)
+KINDS = ("oom", "raise", "segv", "kill", "exit0", "sleep", "skip", "nan", "flip", "term", "int", "full", "squeeze")
 
 
 @dataclass(frozen=True)
@@ -44,12 +41,11 @@ def parse(text: str) -> list[Fault]:
     """The faults a variable's text names."""
     faults = []
     for entry in filter(None, (part.strip() for part in text.split(";"))):
-        found = _FAULT.fullmatch(entry)
-        if not found or found["kind"] not in KINDS:
-            raise ValueError(f"unknown fault {entry!r}")
-        faults.append(
-            Fault(found["kind"], found["place"], int(found["rank"]), int(found["step"]), int(found["attempt"] or 0))
-        )
+        kind, *rest = entry.split()
+        given = dict(zip(rest[::2], rest[1::2], strict=True))
+        if kind not in KINDS:
+            raise ValueError(f"unknown fault {kind!r} in {entry!r}")
+        faults.append(Fault(kind, given["at"], int(given["rank"]), int(given["step"]), int(given.get("attempt", 0))))
     return faults
 
 
@@ -83,6 +79,12 @@ def _happen(fault: Fault, tensors: Sequence[Tensor]) -> str:
         import torch
 
         raise torch.OutOfMemoryError(f"out of memory, on purpose, at {fault.place}")
+    if fault.kind == "squeeze":
+        import torch
+
+        allowed = 0.75 * torch.cuda.max_memory_allocated() / torch.cuda.get_device_properties().total_memory
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(allowed)
     if fault.kind == "raise":
         raise RuntimeError(f"a failure on purpose at {fault.place}")
     if fault.kind == "full":

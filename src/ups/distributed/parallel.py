@@ -10,7 +10,7 @@ over them. The optimiser is built here, last: one that was built before sharding
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ups.distributed.runtime import Runtime
 
+Optimiser = TypeVar("Optimiser", bound=torch.optim.Optimizer)
+
 BUCKET = 32 * 2**20
 """Bytes of gradients that are reduced at once."""
 
@@ -29,8 +31,8 @@ def parallelise(
     model: nn.Module,
     runtime: Runtime,
     precision: str,
-    build: Callable[[nn.Module], torch.optim.Optimizer],
-) -> tuple[torch.optim.Optimizer, Reduction]:
+    build: Callable[[nn.Module], Optimiser],
+) -> tuple[Optimiser, Reduction]:
     """Mixed precision, activation checkpointing, compilation, sharding, optimiser: in this order."""
     config = runtime.config
     for block in blocks(model):

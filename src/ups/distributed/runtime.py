@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import platform
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +35,7 @@ from ups.distributed import crash, faults
 from ups.distributed.breadcrumb import Breadcrumb, crumb_path
 from ups.distributed.preflight import preflight
 from ups.errors import Stopped, UserError
+from ups.track.environment import software
 
 Result = TypeVar("Result")
 
@@ -123,8 +123,7 @@ class Runtime:
             control = saving = mesh = None
             if ranks.launched:
                 dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
-                control = dist.new_group(backend="gloo", timeout=TIMEOUT)
-                saving = dist.new_group(backend="gloo", timeout=TIMEOUT)
+                control, saving = _group(), _group()
                 mesh = _mesh(config, ranks, device)
             runtime = cls(config, ranks, device, threads, crumb, control, saving, mesh, notes, stop)
             runtime._agree_on_machines()
@@ -204,10 +203,7 @@ class Runtime:
         return faults.strike(place, self.rank, self.crumb.step, self.ranks.attempt, tensors)
 
     def _agree_on_machines(self) -> None:
-        from ups import __version__
-
-        versions = f"ups {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-        self.agree("software", versions, "install the same versions on every node")
+        self.agree("software", software(), "install the same versions on every node")
         if self.device.type == "cuda" and not _shares_devices():
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
             card = str(torch.cuda.get_device_properties(self.device).uuid)
@@ -250,6 +246,13 @@ def _device(cuda: bool, ranks: Ranks) -> torch.device:
     device = torch.device("cuda", ranks.local_rank % count)
     torch.cuda.set_device(device)
     return device
+
+
+def _group() -> ProcessGroup:
+    """All ranks again, on gloo, whatever the device."""
+    group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    assert isinstance(group, ProcessGroup)
+    return group
 
 
 def _mesh(config: RuntimeConfig, ranks: Ranks, device: torch.device) -> DeviceMesh | None:

@@ -146,7 +146,7 @@ class Checkpoints:
                 temporary.mkdir()
 
         def write_own() -> dict[str, dict[str, int]]:
-            strike("checkpoint files", self.rank, step, self.attempt)
+            strike("checkpoint_files", self.rank, step, self.attempt)
             files = {}
             for file in _write_files(temporary, share, self.rank, self.size):
                 sync(file)

@@ -32,6 +32,13 @@ def environment() -> dict[str, Any]:
     }
 
 
+def software() -> str:
+    """The versions that ranks must share, in one line."""
+    import torch
+
+    return f"ups {_version(PACKAGES[0])}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -101,7 +101,8 @@ class Trainer:
         self.state = State()
         self.micro = self._micro_batch_sizes()
         self.doing: dict[str, Any] = {}
-        self.refused, self.saved_at = 0, 0.0
+        self.refused, self.saved_at, self.written = 0, 0.0, -1
+        self.best_before = self.state.best, self.state.best_step
         self.saver = Checkpoints(
             directory / "checkpoints",
             rank=runtime.rank,
@@ -259,6 +260,7 @@ class Trainer:
         score = sum(errors.values()) / len(errors)
         better = score < self.state.best
         if better:
+            self.best_before = self.state.best, self.state.best_step
             self.state.best, self.state.best_step = score, self.state.step
         self.events.write(
             "validation",
@@ -287,7 +289,7 @@ class Trainer:
         self.runtime.crumb.mark("checkpoint", state.step)
         content = {**self.manifest, "progress": vars(state) | {"best": None if math.isinf(state.best) else state.best}}
         self.saver.save(state.step, self._tensors(), content, best=state.best_step == state.step)
-        self.saved_at = time.monotonic()
+        self.saved_at, self.written = time.monotonic(), state.step
 
     def _settle(self) -> None:
         """Wait until the last checkpoint is on the disk, trying again if it was refused."""
@@ -301,6 +303,8 @@ class Trainer:
             self.saver.wait()
         except NotSaved as error:
             self.refused += 1
+            if self.state.best_step == self.written:  # the best weights are lost with it: the ones before are again
+                self.state.best, self.state.best_step = self.best_before
             self.events.write("not_saved", step=self.state.step, reason=str(error), in_a_row=self.refused)
             if self.refused == REFUSALS:
                 raise GaveUp(f"{REFUSALS} checkpoints in a row were refused: {error}") from error

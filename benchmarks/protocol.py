@@ -1,0 +1,142 @@
+"""What the step's protocol costs, and how our replicated step compares with torch's DistributedDataParallel.
+
+    OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node=2 benchmarks/protocol.py
+    UPS_SHARE_DEVICE=1 torchrun --standalone --nproc-per-node=2 benchmarks/protocol.py --device cuda     (one GPU)
+
+Both are measured in one process, in blocks that alternate, so that a slow minute of the machine strikes both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ups.config.schema import DataConfig, MakeConfig, RuntimeConfig, TaskConfig, TrainingConfig
+from ups.data.sources import open_source
+from ups.distributed.breadcrumb import Breadcrumb
+from ups.distributed.runtime import Runtime
+from ups.models.saved import ModelSpec
+from ups.store.fields import FieldStore
+from ups.track.tracker import Silent
+from ups.training import trainer as training
+from ups.training.ema import EMA
+from ups.training.fit import Prepared, prepare
+from ups.training.losses import relative_l2
+from ups.training.optim import build_optimiser
+from ups.training.trainer import Trainer
+
+BLOCKS, STEPS = 12, 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        shared = Path(folder)
+        with Runtime.start(RuntimeConfig(device=options.device, threads=1), 0, shared) as runtime:
+            first: list[str] = [folder]
+            dist.broadcast_object_list(first, src=0, group=runtime.saving)
+            task = _task(runtime, Path(first[0]))
+            lines = [_overhead(runtime, task, shared), _against_ddp(runtime, task, shared)]
+            if runtime.rank == 0:
+                where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
+                print(f"\n{where}, torch {torch.__version__}, {runtime.size} ranks\n")
+                print("| what | with (ms) | without (ms) | ratio |\n|---|---|---|---|")
+                print("\n".join(lines))
+            dist.barrier()
+
+
+def _task(runtime: Runtime, folder: Path) -> Prepared:
+    make = MakeConfig(
+        equation="burgers",
+        trajectories=64,
+        values={"nu": [0.02]},
+        settings={"points": 128, "frames": 11, "duration": 0.5},
+    )
+    (folder / "data").mkdir(exist_ok=True)
+    source = runtime.in_turn(
+        "open",
+        lambda: open_source(
+            "burgers", TaskConfig(make=make), DataConfig(workers=1), folder / "data", 0, lambda *_: None
+        ),
+    )
+    return prepare(runtime, source, 1.0, {1: 1.0}, folder / "store")
+
+
+def _trainer(runtime: Runtime, task: Prepared, folder: Path, batch: int, **operator: int) -> Trainer:
+    spec = ModelSpec("spectral", operator, (task.learned,))
+    stores: dict[str, FieldStore] = {"burgers": task.store}
+    config = TrainingConfig(steps=10**6, batch_size=batch, noise=0.002)
+    return Trainer(runtime, spec.build(0), stores, {"burgers": 1.0}, config, 0, folder, {}, lambda model: {}, Silent())
+
+
+def _compare(name: str, runtime: Runtime, ours: Callable[[], object], other: Callable[[], object]) -> str:
+    """Median milliseconds a step of both, over alternating blocks."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for block in range(2 * BLOCKS + 2):
+        step = (ours, other)[block % 2]
+        dist.barrier()
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            step()
+        if runtime.device.type == "cuda":
+            torch.cuda.synchronize()
+        if block >= 2:
+            times[block % 2].append((time.perf_counter() - began) / STEPS * 1e3)
+    a, b = (statistics.median(t) for t in times)
+    spread = statistics.stdev(x / y for x, y in zip(*times, strict=True)) / BLOCKS**0.5
+    return f"| {name} | {a:.2f} | {b:.2f} | {a / b:.4f} ± {spread:.4f} |"
+
+
+def _overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
+    """The same step with its vote and breadcrumbs, and without."""
+    trainer = _trainer(runtime, task, folder, 64, width=64, depth=4, modes=32)
+    voting, marking = training.vote, Breadcrumb.mark
+
+    def bare() -> None:
+        training.vote, Breadcrumb.mark = (lambda ballot, runtime: ballot), (lambda self, phase, step=None: None)
+        trainer.step()
+        training.vote, Breadcrumb.mark = voting, marking
+
+    return _compare("vote and breadcrumbs, against none", runtime, trainer.step, bare)
+
+
+def _against_ddp(runtime: Runtime, task: Prepared, folder: Path) -> str:
+    """Our whole step against torch's DDP with the same model, data, clipping, optimiser and averages."""
+    size = {"width": 208, "depth": 4, "modes": 16}
+    ours = _trainer(runtime, task, folder, 2 * 6, **size)
+    theirs = _trainer(runtime, task, folder, 2 * 6, **size)
+    count = sum(p.numel() for p in theirs.model.parameters())
+    wrapped = DistributedDataParallel(theirs.model, gradient_as_bucket_view=True)
+    optimiser = build_optimiser(theirs.model, theirs.config)
+    averages, step = EMA(theirs.model, 0.99), 0
+
+    def usual() -> None:
+        nonlocal step
+        optimiser.zero_grad(set_to_none=True)
+        micro = next(iter(theirs.micro_batches(step)))
+        batch = micro.batch
+        lead = (batch.times[:, 1] - batch.times[:, 0]).to(batch.values.dtype)
+        static = batch.values.new_zeros(*batch.values[:, 0, ..., 0].shape, 0)
+        prediction = wrapped("burgers", batch.values[:, :1], static, batch.parameters, lead, batch.grid)
+        relative_l2(prediction, batch.values[:, 1]).mean().backward()
+        norm = nn.utils.clip_grad_norm_(theirs.model.parameters(), 1.0)
+        optimiser.step()
+        averages.update(step, torch.isfinite(norm).float())
+        step += 1
+
+    return _compare(f"our ddp step at {count / 1e6:.1f}M parameters, against torch's DDP", runtime, ours.step, usual)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Memory a rank and bytes it sends a step, for each strategy at 8 to 4,096 ranks, without any of those ranks.
+
+    python benchmarks/scaling.py                      # the table of docs/scaling.md, some ten minutes on one core
+    python benchmarks/scaling.py --ranks 8 64 --models 10M
+
+The program is the real one: `parallelise`, `Step`, `Reduction` and `EMA` on the operator model. Only the tensors have
+no numbers (torch's FakeTensorMode) and the process group no peers (torch's `fake` backend). All blocks are alike, so
+models of two and of three blocks are measured, and a block's share is added for each further one; `--check` compares
+this with a model of full depth.
+
+Bytes sent are those of ring algorithms over a group of g ranks: n (g - 1)/g for an all-gather or a reduce-scatter of n
+bytes, twice that for an all-reduce. State is parameters, gradients, moments, average and buckets; the peak adds what
+forward and backward of one sample need. One task, one micro-batch, one unrolled step, float32, rank 0 (none has more).
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ups.config.schema import RuntimeConfig, TrainingConfig
+from ups.distributed.breadcrumb import Breadcrumb
+from ups.distributed.parallel import local, parallelise
+from ups.distributed.runtime import Ranks, Runtime
+from ups.equations import Darcy
+from ups.fields import Batch, Grid
+from ups.models.geometry import Frame, Geometry
+from ups.models.operator.model import OperatorModel
+from ups.models.propagator import Propagator
+from ups.training.ema import EMA
+from ups.training.optim import build_optimiser
+from ups.training.stages.operator import OperatorStage
+from ups.training.step import MicroBatch, Step
+
+MODELS = {"10M": (96, 4), "200M": (256, 12), "2B": (512, 28)}  # width, depth
+STRATEGIES = ("ddp", "fsdp2", "hsdp")
+RANKS = (8, 64, 512, 4096)
+NODE = 8  # ranks that hsdp shards over
+MODES, PATCH = 32, 2
+PROBLEM = Darcy(points=128)  # 64 x 64 latent points
+SPACING = PROBLEM.grid.spacing
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one rank: bytes of state, of the step's peak, sent within a node's worth of ranks, and beyond."""
+
+    parameters: float
+    state: float
+    peak: float
+    within: float
+    beyond: float
+
+    def line_to(self, other: Cost, steps: int) -> Cost:
+        """`other` plus `steps` times what it has more than this."""
+        return Cost(*(b + steps * (b - a) for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+class Sent(TorchDispatchMode):
+    """Adds up what every collective sends: to ranks of the same node, and in groups that reach beyond it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.within = self.beyond = 0.0
+        self.collectives = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again as the collectives that it stands for
+        name = func._schema.name
+        if name in ("c10d::_allgather_base_", "c10d::_reduce_scatter_base_"):
+            self._add(max(args[0].nbytes, args[1].nbytes), dist.ProcessGroup.unbox(args[2]))
+        elif name == "c10d::allreduce_":
+            self._add(2 * sum(tensor.nbytes for tensor in args[0]), dist.ProcessGroup.unbox(args[1]))
+        elif name == "_c10d_functional::all_reduce":
+            self._add(2 * args[0].nbytes, _resolve_process_group(args[2]))
+        elif name.split("::")[0] in ("c10d", "_c10d_functional") and not name.endswith("wait_tensor"):
+            raise NotImplementedError(f"what does {name} send?")
+        return func(*args, **(kwargs or {}))
+
+    def _add(self, whole: float, group: dist.ProcessGroup) -> None:
+        ranks = dist.get_process_group_ranks(group)
+        count = whole * (len(ranks) - 1) / len(ranks)
+        self.collectives += 1
+        if ranks[-1] // NODE == ranks[0] // NODE:
+            self.within += count
+        else:
+            self.beyond += count
+
+
+class Known(Grid):
+    """A grid whose spacing needs no numbers of a tensor."""
+
+    @property
+    def spacing(self) -> tuple[float, ...]:
+        return SPACING
+
+
+FRAME = Frame(Known(PROBLEM.grid.positions, PROBLEM.grid.extent), PROBLEM.boundary, PATCH)
+TABLES = Geometry.build(FRAME, PROBLEM.grid, MODES, CPU, torch.float32)
+
+
+class Network(OperatorModel):
+    """The operator model with tables made in advance, while there still are numbers."""
+
+    def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
+        return TABLES
+
+
+@contextmanager
+def runtime(strategy: str, ranks: int) -> Iterator[Runtime]:
+    """Rank 0 of many that do not exist."""
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    shard = {"ddp": None, "fsdp2": ranks, "hsdp": NODE}[strategy]
+    names = ("dp_replicate", "dp_shard")
+    mesh = None if shard is None else init_device_mesh("cpu", (ranks // shard, shard), mesh_dim_names=names)
+    config = RuntimeConfig.model_validate({"strategy": strategy, "device": "cpu"})
+    try:
+        yield Runtime(config, Ranks(0, ranks, 0, NODE), CPU, 1, Breadcrumb(None, 0, 0), mesh=mesh)
+    finally:
+        dist.destroy_process_group()
+
+
+def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
+    """One training step of the real program."""
+    spec, training = PROBLEM.task(), TrainingConfig()
+    with runtime(strategy, ranks) as rt, FakeTensorMode(allow_non_fake_inputs=True):
+        network = Network([spec], {spec.name: FRAME}, width=width, depth=depth, modes=MODES, head=64)
+        model = Propagator(network, [spec], {})
+        parameters = sum(p.numel() for p in model.parameters())
+        optimiser, reduction = parallelise(model, rt, "float32", lambda module: build_optimiser(module, training))
+        ema = EMA(model, training.ema)
+        step = Step(OperatorStage(model, 0.0), optimiser, ema, training.clip)
+        micro = MicroBatch(_sample(), None, torch.ones(1))
+
+        def whole_step() -> None:
+            step.gradients([micro], 1, rt)
+            reduction.reduce(rt)
+            step.update(0, 1e-3)
+
+        whole_step()
+        with CommDebugMode() as torchs_own:
+            whole_step()
+        with Sent() as sent:
+            whole_step()
+        if sent.collectives != torchs_own.get_total_counts():
+            raise AssertionError(f"{sent.collectives} collectives, torch counts {torchs_own.get_total_counts()}")
+        kept = [*ema.averages.values(), *(flat for _, flat, _ in reduction.buckets)]
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        moments = [value for state in optimiser.state.values() for value in state.values()]
+        state = _bytes([*model.parameters(), *gradients, *moments, *kept])
+        tracker = MemTracker() if rt.mesh is None else FSDPMemTracker(model, optimiser)
+        if isinstance(tracker, FSDPMemTracker):
+            tracker.track_inputs((micro.batch.values,))
+        else:
+            tracker.track_external(model, optimiser)
+        optimiser.zero_grad(set_to_none=True)
+        with tracker:
+            step.gradients([micro], 1, rt)
+        peak = tracker.get_tracker_snapshot("peak")[CPU]["Total"] + _bytes(kept)
+    return Cost(parameters, state, max(peak, state), sent.within, sent.beyond)
+
+
+def extended(strategy: str, ranks: int, width: int, depth: int) -> Cost:
+    """The cost of `depth` equal blocks, from two and from three of them."""
+    return measure(strategy, ranks, width, 2).line_to(measure(strategy, ranks, width, 3), depth - 3)
+
+
+def by_hand(strategy: str, ranks: int, parameters: float) -> tuple[float, float]:
+    """State and bytes sent as one would work them out on paper, if every parameter could be divided evenly.
+
+    Replicated: parameters, gradients, two moments, average and buckets, 24 bytes a parameter. Sharded: 20 bytes of the
+    shard; parameters are gathered for the forward and for the backward pass and gradients scattered.
+    """
+    group = {"ddp": 1, "fsdp2": ranks, "hsdp": NODE}[strategy]
+    copies, part = ranks // group, 4 * parameters / group
+    reduced = 2 * part * (copies - 1) / copies
+    return (6 if strategy == "ddp" else 5) * part, 3 * part * (group - 1) + reduced
+
+
+def _sample() -> Batch:
+    spec, shape = PROBLEM.task(), PROBLEM.grid.shape
+    return Batch(
+        task=spec.name,
+        values=torch.randn(1, 1, *shape, len(spec.channels)),
+        times=torch.zeros(1, 1),
+        grid=PROBLEM.grid,
+        boundary=PROBLEM.boundary,
+        parameters={name: torch.ones(1) for name in spec.parameters},
+        static={name: torch.randn(1, *shape) for name in spec.static},
+        ids=torch.arange(1),
+    )
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(local(tensor).nbytes for tensor in tensors)
+
+
+def check() -> None:
+    """Two and three blocks give the whole: the smallest model, measured at full depth."""
+    width, depth = MODELS["10M"]
+    for strategy in STRATEGIES:
+        line, whole = extended(strategy, 16, width, depth), measure(strategy, 16, width, depth)
+        for name, value in vars(whole).items():
+            error = abs(vars(line)[name] - value) / max(value, 1.0)
+            print(f"{strategy}, {name}: {value:.4g}, from two and three blocks {error:+.2%}")
+
+
+def main(models: list[str], all_ranks: list[int]) -> None:
+    print(f"torch {torch.__version__}\n")
+    print("| model | strategy | ranks | state | by hand | peak | sent, same node | sent, beyond | all sent by hand |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in models:
+        width, depth = MODELS[name]
+        for ranks in all_ranks:
+            for strategy in STRATEGIES:
+                cost = extended(strategy, ranks, width, depth)
+                state, sent = by_hand(strategy, ranks, cost.parameters)
+                cells = [cost.state, state, cost.peak, cost.within, cost.beyond, sent]
+                label = f"{name} ({cost.parameters / 1e6:.0f}M, width {width}, depth {depth})"
+                print(f"| {label} | {strategy} | {ranks} | {' | '.join(f'{c / 1e9:.3g}' for c in cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", "Full backward hook")  # of torch's memory tracker
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--ranks", nargs="+", type=int, default=list(RANKS))
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.check:
+        check()
+    else:
+        main(arguments.models, arguments.ranks)
