@@ -390,6 +390,7 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
     except Exception as error:
         if ranks.launched:
             crumb = runtime.crumb if runtime else Breadcrumb(None, ranks.rank, ranks.attempt)
-            crash.record_failure(directory, ranks.rank, ranks.attempt, error, crumb, {})
+            details = {"device": str(runtime.device), **runtime.doing} if runtime else {}
+            crash.record_failure(directory, ranks.rank, ranks.attempt, error, crumb, details)
         raise
     decide(directory, Outcome("finished", "", ranks.rank))

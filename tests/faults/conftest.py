@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job import Place, make_place, start
+from job import Place, end_all, make_place, start
 from machines import LONG
 from matrix import Matrix, Row
+
+from ups.distributed import checkpoint
 
 LIMIT = 120
 """Seconds a test of a fault may take; one that needs more or less says so: `@pytest.mark.limit(30)`."""
@@ -56,6 +58,17 @@ def long_reference(tmp_path_factory: pytest.TempPathFactory, data_root: Path) ->
     return job.run
 
 
+@pytest.fixture(scope="session")
+def half_way(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> tuple[Place, list[int]]:
+    """A run of two ranks that was stopped half-way, to be copied: its place, and the steps of its checkpoints."""
+    place = make_place(tmp_path_factory.mktemp("half"), data_root)
+    job = start(place, "half")
+    job.reach(12)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 75, job.said()
+    return place, checkpoint.steps(job.run / "checkpoints")
+
+
 @pytest.fixture
 def place(tmp_path: Path, data_root: Path) -> Place:
     """Where a test's own jobs run."""
@@ -76,6 +89,7 @@ def _time_out(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+    end_all()
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -14,9 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ STEPS, EVERY = 30, 5
 LONGEST = 100.0
 """Seconds after which a job hangs."""
 INTERVAL = 0.03  # seconds between two looks at the crumbs
+_started: list[Job] = []
 
 CONFIG = f"""
 name: tiny
@@ -132,13 +132,13 @@ class Job:
         return [event for event in read_events(self.run / "events.jsonl") if event["kind"] == kind]
 
     def crash(self, attempt: int = 0) -> dict[str, Any]:
-        """The cells of a restart: `detect` as the supervisor says, `recover` from the culprit's last crumb to training
-        again, `repeated` steps of training.
+        """The cells of a restart: `detect` as the supervisor says, from the culprit's last crumb if it hung; `recover`
+        from then to training again; `repeated` steps.
         """
         crash = next(event for event in self.events("crash") if event["attempt"] == attempt)
         resumed = [event["step"] for event in self.events("resumed") if event["attempt"] == attempt + 1]
         fault = self.last[attempt, crash["rank"]]
-        recover = self.trains[attempt + 1] - fault.time
+        recover = self.trains[attempt + 1] - fault.time - crash["seconds_to_detect"]
         assert recover < 20 * slowness(), f"training again only after {recover:.1f} s"
         return {
             "detect": crash["seconds_to_detect"],
@@ -151,18 +151,35 @@ def start(place: Place, name: str, *overrides: str, fault: str = "", ranks: int 
     """Start `ups train --gpus`; its output goes to a file beside the runs."""
     place.runs.mkdir(exist_ok=True)
     output = place.runs / f"{name}.out"
+    if fault:
+        variables["UPS_FAULT"] = fault
+    return launch(place.command(name, *overrides, ranks=ranks), place.runs / name, output, variables)
+
+
+def launch(command: list[str], run: Path, output: Path, variables: Mapping[str, str]) -> Job:
+    """Start a command in a session of its own."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("UPS_", "TORCHELASTIC"))}
-    environment |= variables | ({"UPS_FAULT": fault} if fault else {})
     with output.open("ab") as file:
         process = subprocess.Popen(
-            place.command(name, *overrides, ranks=ranks),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=environment | variables,
             start_new_session=True,  # so that a Ctrl-C can be sent as a terminal does
         )
-    return Job(process, place.runs / name, output)
+    job = Job(process, run, output)
+    _started.append(job)
+    return job
+
+
+def end_all() -> None:
+    """Kill what is still running when a test ends, whatever way it ended; ranks go with their supervisor."""
+    for job in _started:
+        if job.process.poll() is None:
+            job.process.kill()
+            job.process.wait()
+    _started.clear()
 
 
 def difference(run: Path, other: Path, step: int = STEPS) -> float:
@@ -198,11 +215,6 @@ def left_behind(run: Path) -> list[str]:
             if all(part in command for part in wanted):
                 found.append(f"{entry.name}: {command.replace(bytes(1), b' ').decode()}")
     return found
-
-
-def seconds_between(earlier: dict[str, Any], later: dict[str, Any]) -> float:
-    """Between two events."""
-    return (datetime.fromisoformat(later["time"]) - datetime.fromisoformat(earlier["time"])).total_seconds()
 
 
 def slowness() -> float:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from job import Job, Place
+from job import Job, Place, launch
 
 import ups
 
@@ -57,17 +56,11 @@ def start_inside(
 ) -> Job:
     """`ups train` inside, after the shell has done `before`; `who` tells the outputs of several nodes apart."""
     shell = ("sh", "-c", f'{before} exec "$0" "$@"')
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("UPS_", "TORCHELASTIC"))}
-    environment |= {"PYTHONPATH": str(Path(ups.__file__).parents[1]), "UPS_GRACE": "5"}
-    output = place.runs.parent / f"{name}{who}.out"
-    with output.open("ab") as file:
-        process = subprocess.Popen(
-            namespace.enter(*shell, *place.command(name, *overrides, ranks=ranks)),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+    command = namespace.enter(*shell, *place.command(name, *overrides, ranks=ranks))
     run = place.runs / name
-    return Job(process, namespace.path(run) if namespace.kind == "-m" else run, output)
+    return launch(
+        command,
+        namespace.path(run) if namespace.kind == "-m" else run,
+        place.runs.parent / f"{name}{who}.out",
+        {"PYTHONPATH": str(Path(ups.__file__).parents[1])},  # a path that holds wherever the command starts
+    )

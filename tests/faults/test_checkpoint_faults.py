@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 
 import pytest
 from job import EVERY, difference, start
@@ -13,7 +12,7 @@ from ups.distributed import checkpoint
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize(("spot", "rank"), [("checkpoint files", 1), ("checkpoint", 0)])
+@pytest.mark.parametrize(("spot", "rank"), [("checkpoint_files", 1), ("checkpoint", 0)])
 def test_fault_12_sigkill_while_a_checkpoint_is_written_leaves_the_one_before(place, reference, matrix, spot, rank):
     """Before its files are there, and when they are there but the checkpoint has no name yet."""
     job = start(place, "written", fault=f"kill at {spot} rank {rank} step {3 * EVERY}")
@@ -32,23 +31,8 @@ def test_fault_12_sigkill_while_a_checkpoint_is_written_leaves_the_one_before(pl
     )
 
 
-@pytest.fixture(scope="module")
-def half_way(tmp_path_factory, data_root):
-    """A run of two ranks that was stopped half-way: its place, and its last two checkpoints."""
-    from job import make_place
-
-    place = make_place(tmp_path_factory.mktemp("half"), data_root)
-    job = start(place, "half")
-    job.reach(12)
-    job.process.send_signal(signal.SIGTERM)
-    assert job.wait() == 75, job.said()
-    return place, checkpoint.steps(job.run / "checkpoints")
-
-
 @pytest.mark.parametrize("damage", ["one flipped byte", "truncation", "truncated manifest"])
-def test_fault_13_a_damaged_checkpoint_is_set_aside_and_the_older_one_used(
-    place, half_way, reference, matrix, damage, request
-):
+def test_fault_13_a_damaged_checkpoint_is_set_aside_and_the_older_one_used(place, half_way, reference, matrix, damage):
     stopped, (older, newest) = half_way
     shutil.copytree(stopped.runs, place.runs)
     folder = place.runs / "half" / "checkpoints" / checkpoint.name_of(newest)

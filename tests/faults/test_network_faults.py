@@ -39,21 +39,16 @@ def nodes() -> Iterator[tuple[Namespace, Namespace]]:
 
 
 @pytest.fixture
-def start_both(nodes: tuple[Namespace, Namespace], place: Place) -> Iterator[Callable[[], tuple[Job, Job]]]:
-    """Starts one training, of one rank a node; whatever happens, none of its processes is left."""
-    started: list[Job] = []
+def start_both(nodes: tuple[Namespace, Namespace], place: Place) -> Callable[[], tuple[Job, Job]]:
+    """Starts one training, of one rank a node."""
 
     def start() -> tuple[Job, Job]:
         arguments = (*LONG, "--nodes", "1:2", "--rendezvous", MEETING)
-        started.append(start_inside(nodes[1], place, "nodes", *arguments, ranks=1, who="-other"))
+        other = start_inside(nodes[1], place, "nodes", *arguments, ranks=1, who="-other")
         time.sleep(1)  # the host comes last: once it is there, it waits only a few seconds for more than the least
-        started.append(start_inside(nodes[0], place, "nodes", *arguments, ranks=1, who="-host"))
-        return started[-1], started[-2]
+        return start_inside(nodes[0], place, "nodes", *arguments, ranks=1, who="-host"), other
 
-    yield start
-    for job in started:
-        job.process.kill()
-        job.process.wait()
+    return start
 
 
 @pytest.fixture

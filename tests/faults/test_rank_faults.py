@@ -82,7 +82,8 @@ def test_fault_05_a_segmentation_fault_in_mid_step_restarts(place, reference, ma
     assert job.wait() == 0, job.said()
     report = report_of(job)
     assert (report["rank"], report["kind"], report["phase"], report["step"]) == (1, "signal", "gradients", 12)
-    assert "SIGSEGV" in report["what"] and "faults.py:" in report["cause"]
+    assert "SIGSEGV" in report["what"] and "ctypes/__init__.py:" in report["cause"]
+    assert 'step.py", line ' in report["ranks"][1]["stacks"]
     assert difference(job.run, reference) == 0
     matrix.row(
         5,
@@ -97,15 +98,15 @@ def test_fault_06_an_exception_in_mid_step_restarts(place, reference, matrix):
     job = start(place, "exception", fault="raise at forward rank 0 step 13")
     assert job.wait() == 0, job.said()
     report = report_of(job)
-    assert (report["rank"], report["kind"], report["step"]) == (0, "exception", 13)
-    assert report["phase"] in ("gradients", "vote")
+    assert (report["rank"], report["kind"], report["phase"], report["step"]) == (0, "exception", "gradients", 13)
     assert "a failure on purpose at forward" in report["cause"] and "faults.py:" in report["cause"]
+    assert report["task"] == "advection" and report["shapes"] == [2, 2, 32, 1]
     assert difference(job.run, reference) == 0
     matrix.row(
         6,
         fault="an exception on rank 0 in its forward pass",
         required="restarts, survives; report: rank, phase, line",
-        seen=f"report: rank 0, {report['phase']}, step 13, file and line; bit-equal end",
+        seen="report: rank 0, gradients, step 13, file, line, task and shapes; bit-equal end",
         **job.crash(),
     )
 
@@ -159,11 +160,10 @@ def test_fault_09_a_rank_that_does_not_go_on_is_found(place, reference, matrix, 
     assert report["rank"] == (0 if fault.startswith("skip") else 1)
     ranks = {entry["rank"]: entry for entry in report["ranks"]}
     assert all(entry["exit"] is None for entry in ranks.values())
-    if not stopped:  # a stopped process cannot write, and its state says so
-        assert "Current thread" in ranks[1]["stacks"]
+    assert all("trainer.py" in entry["stacks"] for entry in ranks.values())
     assert ("in _happen" in ranks[1]["stacks"]) == fault.startswith("sleep")
     cells = job.crash()
-    assert 12 <= cells["detect"] < 15
+    assert 12 <= cells["detect"] < 14  # the deadline, and two seconds
     assert difference(job.run, reference) == 0
     matrix.row(
         9,

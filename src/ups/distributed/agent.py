@@ -286,6 +286,7 @@ class Agent(LocalElasticAgent):
             if path.is_file():  # else it has no handler yet, and the signal would kill it
                 sizes[rank] = path.stat().st_size
                 process.send_signal(signal.SIGUSR1)
+                process.send_signal(signal.SIGCONT)  # one that was stopped writes only when it goes on
         end = time.monotonic() + STACK_SECONDS
         while time.monotonic() < end:
             time.sleep(INTERVAL / 2)

@@ -95,6 +95,8 @@ class Runtime:
     mesh: DeviceMesh | None = None
     notes: tuple[str, ...] = ()
     stop: StopFlag = field(default_factory=StopFlag)
+    doing: dict[str, Any] = field(default_factory=dict)
+    """What this rank computes just now, for its crash report: task, shapes, sample ids."""
 
     @property
     def rank(self) -> int:

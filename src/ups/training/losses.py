@@ -26,5 +26,5 @@ def relative_l2(prediction: Float[Tensor, "B *space C"], target: Float[Tensor, "
     Not squared: a sample of sharp features counts by its error, not by its error's square.
     """
     error = (prediction - target).flatten(1).norm(dim=1)
-    size = target.flatten(1).norm(dim=1).clamp_min(FLOOR * target[0].numel() ** 0.5)
+    size = target.flatten(1).norm(dim=1).clamp_min(FLOOR * target.shape[1:].numel() ** 0.5)
     return error / size

@@ -100,7 +100,6 @@ class Trainer:
         self.stepper = Step(self.stage, self.optimiser, self.ema, config.clip)
         self.state = State()
         self.micro = self._micro_batch_sizes()
-        self.doing: dict[str, Any] = {}
         self.refused, self.saved_at, self.written = 0, 0.0, -1
         self.best_before = self.state.best, self.state.best_step
         self.saver = Checkpoints(
@@ -119,8 +118,11 @@ class Trainer:
             sums, ballot, failure = self._gradients(step)
             runtime.crumb.mark("vote")
             result = vote(ballot, runtime)
+            if failure is not None:
+                runtime.crumb.mark("gradients")  # the report says where it struck, not where it was told
+                raise failure
             if result.failed:
-                raise failure or PeerFailed(f"rank {result.failed - 1} failed in step {step}")
+                raise PeerFailed(f"rank {result.failed - 1} failed in step {step}")
             if not result.out_of_memory:
                 break
             self._halve(list(self.stores)[result.out_of_memory - 1])
@@ -143,7 +145,7 @@ class Trainer:
         except Exception as error:
             if runtime.mesh is not None:  # peers wait in collectives of this very pass: there is no vote to be had
                 if is_out_of_memory(error):
-                    backoff.note_out_of_memory(self.directory, self.doing["task"], self.micro[self.doing["task"]])
+                    backoff.note_out_of_memory(self.directory, runtime.doing["task"], self.micro[runtime.doing["task"]])
                 raise
             if not is_out_of_memory(error):
                 return {}, Ballot(0, 1 + runtime.rank, stop, save), error
@@ -151,7 +153,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         gc.collect()
         torch.cuda.empty_cache()
-        return {}, Ballot(1 + list(self.stores).index(self.doing["task"]), 0, stop, save), None
+        return {}, Ballot(1 + list(self.stores).index(runtime.doing["task"]), 0, stop, save), None
 
     def micro_batches(self, step: int) -> Iterator[MicroBatch]:
         """This rank's part of the global batch of a step; every rank has the same number, tasks and shapes."""
@@ -161,7 +163,7 @@ class Trainer:
             for micro in part.padded(runtime.rank, runtime.size).micro_batches(self.micro[part.task]):
                 runtime.crumb.mark("gradients", step)
                 batch = self.stores[part.task].gather(micro).to(runtime.device, self.dtype)
-                self.doing = {"task": part.task, "shape": list(batch.values.shape), "ids": micro.ids.tolist()}
+                runtime.doing.update(task=part.task, shapes=list(batch.values.shape), ids=micro.ids.tolist())
                 shape = (task.history, *batch.values.shape[2:])
                 noisy = config.noise > 0 and not task.steady
                 normal = noise(self.seed, step, micro.slots, shape, device=runtime.device) if noisy else None
