@@ -88,6 +88,7 @@ def test_fault_20_a_tracker_that_raises_or_hangs_costs_nothing_and_gets_its_back
 @pytest.mark.parametrize(
     ("fault", "trouble"),
     [("raises", "raise ConnectionError('no route to the tracker')"), ("hangs", "import time\ntime.sleep(3600)")],
+    ids=["raises", "hangs"],
 )
 def test_fault_20_a_job_whose_tracker_raises_or_hangs_ends_like_one_without(
     tmp_path, place, reference, matrix, fault, trouble
@@ -99,20 +100,20 @@ def test_fault_20_a_job_whose_tracker_raises_or_hangs_ends_like_one_without(
     path = os.pathsep.join([str(package.parent), str(Path(ups.__file__).parents[1])])
     job = start(place, fault, "runtime.tracking=[tensorboard]", PYTHONPATH=path)
     assert job.wait() == 0, job.said()
+    ended = datetime.now(UTC)
     assert difference(job.run, reference) == 0
     assert job.reports() == [] and job.events("resumed") == []
     log = (job.run / "logs" / "rank0.log").read_text()
     kept = [event for event in read_events(job.run / "events.jsonl") if event["kind"] != "crash"]
     assert f"{len(kept)} events were not delivered to tensorboard; events.jsonl has them all" in log
     assert log.count("tensorboard fails (no route to the tracker)") == (1 if fault == "raises" else 0)
-    ended = datetime.fromtimestamp((job.run / "outcome.json").stat().st_mtime, UTC)
     closing = (ended - datetime.fromisoformat(kept[-1]["time"])).total_seconds()
-    assert closing < background.CLOSING + 2 * slowness()
+    assert closing < background.CLOSING + 4 * slowness()
     matrix.row(
         20,
         fault=f"the tracker of a job on two ranks {fault} from the start",
         required=REQUIRED,
-        seen=f"bit-equal end; {closing:.1f} s from the last event to the end; {len(kept)} events named as not "
+        seen=f"bit-equal end; {closing:.1f} s from the last event to the end of the command; {len(kept)} events named as not "
         "delivered, all in events.jsonl",
         repeated=0,
     )
