@@ -113,7 +113,7 @@ def test_fault_20_a_job_whose_tracker_raises_or_hangs_ends_like_one_without(
         20,
         fault=f"the tracker of a job on two ranks {fault} from the start",
         required=REQUIRED,
-        seen=f"bit-equal end; {closing:.1f} s from the last event to the end of the command; {len(kept)} events named as not "
-        "delivered, all in events.jsonl",
+        seen=f"bit-equal end; {closing:.1f} s from the last event to the end of the command; {len(kept)} events "
+        "named as not delivered, all in events.jsonl",
         repeated=0,
     )
