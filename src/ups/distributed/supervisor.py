@@ -43,8 +43,9 @@ def supervise(
     """
     least, most = _nodes(nodes, rendezvous)
     directory = directory.resolve()
-    with _variables({**_agent_variables(), "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL")}):
-        from ups.distributed.agent import Job, run_agent  # imports torch, which reads its log level only now
+    import_torch()
+    with _variables(_agent_variables()):
+        from ups.distributed.agent import Job, run_agent
         from ups.distributed.meeting import meet
 
         meeting = meet(f"ups-{directory.name}", least, most, rendezvous)
@@ -62,6 +63,15 @@ def supervise(
     if meeting.host:
         backoff.clear(directory)
     return outcome
+
+
+def import_torch() -> None:
+    """Import torch, first of all, without the warnings of its C++ parts: what they mean, the supervisor says itself.
+
+    The level is read at the import and only then; the ranks, which inherit the environment, keep their warnings.
+    """
+    with _variables({"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL")}):
+        import torch  # noqa: F401
 
 
 def rank_variables(
