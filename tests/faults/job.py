@@ -76,6 +76,8 @@ class Job:
     output: Path
     last: dict[tuple[int, int], Crumb] = field(default_factory=dict)
     """Each rank's last crumb in each attempt, by (attempt, rank)."""
+    times: dict[tuple[int, int, int, str], float] = field(default_factory=dict)
+    """When each rank was last seen to mark a place, by (attempt, rank, step, phase)."""
     trains: dict[int, float] = field(default_factory=dict)
     """When rank 0 was first seen beyond the gradients of a first step, by attempt."""
 
@@ -110,6 +112,7 @@ class Job:
         for rank in range(8):
             if crumb := read_crumb(crumb_path(self.run, rank)):
                 self.last[crumb.attempt, rank] = crumb
+                self.times[crumb.attempt, rank, crumb.step, crumb.phase] = crumb.time
                 begun = crumb.phase in ("vote", "reduce", "update", "checkpoint", "validate", "end")
                 if rank == 0 and begun and crumb.attempt not in self.trains:
                     self.trains[crumb.attempt] = crumb.time
@@ -131,19 +134,19 @@ class Job:
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in read_events(self.run / "events.jsonl") if event["kind"] == kind]
 
-    def crash(self, attempt: int = 0) -> dict[str, Any]:
-        """The cells of a restart: `detect` as the supervisor says, from the culprit's last crumb if it hung; `recover`
-        from then to training again; `repeated` steps.
+    def crash(self) -> dict[str, Any]:
+        """The cells of the first restart: `detect` as the supervisor says, from the culprit's last crumb if it hung;
+        `recover` from then to training again; `repeated` steps.
         """
-        crash = next(event for event in self.events("crash") if event["attempt"] == attempt)
-        resumed = [event["step"] for event in self.events("resumed") if event["attempt"] == attempt + 1]
-        fault = self.last[attempt, crash["rank"]]
-        recover = self.trains[attempt + 1] - fault.time - crash["seconds_to_detect"]
+        crash, report = self.events("crash")[0], self.reports()[0]
+        (resumed,) = (event["step"] for event in self.events("resumed") if event["attempt"] == 1)
+        fault = self.times[0, report["rank"], report["step"], report["phase"]]
+        recover = self.trains[1] - fault - crash["seconds_to_detect"]
         assert recover < 20 * slowness(), f"training again only after {recover:.1f} s"
         return {
             "detect": crash["seconds_to_detect"],
             "recover": recover,
-            "repeated": fault.step - (resumed[0] if resumed else 0),
+            "repeated": report["step"] - resumed,
         }
 
 

@@ -158,6 +158,7 @@ def test_fault_09_a_rank_that_does_not_go_on_is_found(place, reference, matrix, 
     report = report_of(job)
     assert report["kind"] == "hang"
     assert report["rank"] == (0 if fault.startswith("skip") else 1)
+    assert report["step"] == 12 or stopped
     ranks = {entry["rank"]: entry for entry in report["ranks"]}
     assert all(entry["exit"] is None for entry in ranks.values())
     assert all("trainer.py" in entry["stacks"] for entry in ranks.values())
@@ -181,10 +182,7 @@ def test_fault_10_a_loss_that_is_not_a_number_is_skipped_by_all_ranks(place, ref
     assert job.wait() == 0, job.said()
     skipped = job.events("skipped")
     assert [event["step"] for event in skipped] == [12, 21]
-    assert [{task: len(ids) for task, ids in event["samples"].items()} for event in skipped] == [
-        {"advection": 4, "darcy": 3},
-        {"advection": 3, "darcy": 4},
-    ]
+    assert all({t: len(ids) for t, ids in e["samples"].items()} == {"advection": 4, "darcy": 3} for e in skipped)
     assert job.reports() == [] and job.events("resumed") == []
     assert difference(job.run, reference) > ROUNDING
     matrix.row(

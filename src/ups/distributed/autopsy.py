@@ -83,6 +83,7 @@ def write_report(
     failures = _failures(folder)
     stacks = {rank: text for rank in {*crumbs, *(d.rank for d in deaths)} if (text := _stacks(folder, rank))}
     rank, kind, what = _judge(deaths, failures, hang)
+    # Where a rank hung is where it was found: one that was stopped has gone on since, to write its stack.
     crumb = hang.crumb if hang else crumbs.get(rank) if rank is not None else None
     failure = failures.get(rank, {}) if rank is not None and kind in ("exception", "connection") else {}
     after = host_state()
