@@ -87,7 +87,15 @@ def train_on_ranks(
     work = ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
     command = [sys.executable, "-m", "ups", *quiet, *work]
     with _claimed(directory, config, meeting):
-        outcome = supervise(command, directory, ranks, config=config.runtime, nodes=nodes, rendezvous=meeting)
+        outcome = supervise(
+            command,
+            directory,
+            ranks,
+            config=config.runtime,
+            nodes=nodes,
+            rendezvous=meeting,
+            shown=["ups", *work, "--gpus", str(ranks)],
+        )
     if outcome.state != "finished":
         raise {"stopped": Stopped, "mistake": UserError, "gave_up": GaveUp}[outcome.state](outcome.reason)
 

@@ -54,6 +54,8 @@ class Job:
     ranks: int
     config: RuntimeConfig
     grace: float
+    shown: tuple[str, ...]
+    """The command that a user would start again, for reports."""
 
 
 class Interrupted(Exception):
@@ -308,7 +310,7 @@ class Agent(LocalElasticAgent):
             self.job.directory,
             [*dead, *living],
             attempt=self.attempt,
-            command=self.job.command,
+            command=self.job.shown,
             before=self._before,
             hang=hang,
             device=self._device(),

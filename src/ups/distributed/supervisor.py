@@ -35,11 +35,12 @@ def supervise(
     config: RuntimeConfig,
     nodes: str = "1",
     rendezvous: str | None = None,
+    shown: Sequence[str] = (),
 ) -> Outcome:
     """Run `ranks` processes of `command` on this node until the job ends by decision.
 
     `nodes` is a number or MIN:MAX; several nodes meet at `rendezvous`, HOST:PORT, which one of them hosts. The caller
-    holds the lock of the run directory, which all nodes share.
+    holds the lock of the run directory, which all nodes share. `shown` is the command to start again, for reports.
     """
     least, most = _nodes(nodes, rendezvous)
     directory = directory.resolve()
@@ -51,7 +52,7 @@ def supervise(
         meeting = meet(f"ups-{directory.name}", least, most, rendezvous)
     if meeting.host:
         _forget_last_job(directory)
-    job = Job(tuple(command), directory, ranks, config, _grace())
+    job = Job(tuple(command), directory, ranks, config, _grace(), tuple(shown or command))
     variables = rank_variables(directory, ranks, config, os.environ, interface=meeting.interface)
     with _variables({**_agent_variables(), **variables}):
         ended = run_agent(job, meeting)
