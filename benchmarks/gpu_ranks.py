@@ -84,8 +84,8 @@ def measure(folder: Path) -> list[tuple[str, ...]]:
         seen = f"largest relative difference {distance(reference, job):.1e}" if more else same(reference, job)
         events = read_events(job / "events.jsonl")
         shrunk = [f"micro-batch of {e['task']} now {e['micro_batch']}" for e in events if e["kind"] == "out_of_memory"]
-        if not shrunk and (job / "backoff.json").exists():
-            shrunk = [f"micro-batches {json.loads((job / 'backoff.json').read_text()).get('micro_batch')}"]
+        kept = json.loads((job / "backoff.json").read_text()) if (job / "backoff.json").exists() else {}
+        shrunk += [f"micro-batch of {task} now {n}" for task, n in kept.get("micro_batch", {}).items()]
         rows.append(row(name, job, "; ".join([*shrunk, seen])))
     return rows
 

@@ -34,7 +34,7 @@ from ups.training.losses import relative_l2
 from ups.training.optim import build_optimiser
 from ups.training.trainer import Trainer
 
-BLOCKS, STEPS = 12, 10
+BLOCKS, STEPS = 20, 10
 
 
 def main() -> None:
@@ -113,11 +113,11 @@ def _overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
 
 def _against_ddp(runtime: Runtime, task: Prepared, folder: Path) -> str:
     """Our whole step against torch's DDP with the same model, data, clipping, optimiser and averages."""
-    size = {"width": 208, "depth": 4, "modes": 16}
+    size = {"width": 242, "depth": 4, "modes": 16}
     ours = _trainer(runtime, task, folder, 2 * 6, **size)
     theirs = _trainer(runtime, task, folder, 2 * 6, **size)
     count = sum(p.numel() for p in theirs.model.parameters())
-    wrapped = DistributedDataParallel(theirs.model, gradient_as_bucket_view=True)
+    wrapped = DistributedDataParallel(theirs.model, gradient_as_bucket_view=True, broadcast_buffers=False)
     optimiser = build_optimiser(theirs.model, theirs.config)
     averages, step = EMA(theirs.model, 0.99), 0
 

@@ -6,7 +6,6 @@ interrupted one stopped. A run is finished only if `metrics.json` says so.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from ups.config.schema import RunConfig
 from ups.data.sources import Source, open_source
 from ups.distributed import checkpoint, crash
 from ups.distributed.breadcrumb import Breadcrumb
+from ups.distributed.claim import claimed
 from ups.distributed.outcome import Outcome, decide, forget, supervised
 from ups.distributed.runtime import Ranks, Runtime
 from ups.distributed.supervisor import supervise
@@ -83,10 +83,19 @@ def train_on_ranks(
     _refuse_launchers()
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
-    command = [sys.executable, "-m", "ups", *(["--quiet"] if Progress.silent else [])]
-    command += ["train", name, *overrides, "--runs", str(runs)]
+    quiet = ["--quiet"] if Progress.silent else []
+    work = ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
+    command = [sys.executable, "-m", "ups", *quiet, *work]
     with _claimed(directory, config, meeting):
-        outcome = supervise(command, directory, ranks, config=config.runtime, nodes=nodes, rendezvous=meeting)
+        outcome = supervise(
+            command,
+            directory,
+            ranks,
+            config=config.runtime,
+            nodes=nodes,
+            rendezvous=meeting,
+            shown=["ups", *work, "--gpus", str(ranks)],
+        )
     if outcome.state != "finished":
         raise {"stopped": Stopped, "mistake": UserError, "gave_up": GaveUp}[outcome.state](outcome.reason)
 
@@ -323,41 +332,13 @@ def _config_of(directory: Path) -> RunConfig:
 
 @contextmanager
 def _claimed(directory: Path, config: RunConfig, meeting: str | None = None) -> Iterator[None]:
-    """The run directory, ours alone while we work in it; nodes that meet at the same address share it."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / ".lock").open("a+")
-    except OSError as error:
-        raise UserError(f"cannot write to {directory}: {error.strerror}; choose another --runs folder") from error
-    with lock:
-        try:
-            _lock(lock, meeting)
-        except BlockingIOError:
-            raise UserError(
-                f"{directory} is in use by another process; wait for it, or give another name=..."
-            ) from None
+    """The run directory, ours alone while we work in it, with this configuration."""
+    with claimed(directory, meeting):
         if (directory / "config.yaml").exists():
             _check_same(directory, config)
         else:
             save_config(config, directory / "config.yaml")
         yield
-
-
-def _lock(lock: IO[str], meeting: str | None) -> None:
-    """Exclusive, unless those who hold it wrote the address where we are to meet."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        if meeting is None or lock.read() != meeting:
-            raise
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return
-    lock.truncate(0)
-    if meeting is not None:
-        lock.write(meeting)
-        lock.flush()
-        fcntl.flock(lock, fcntl.LOCK_SH)
 
 
 def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig) -> None:

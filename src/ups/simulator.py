@@ -57,7 +57,10 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Simulator:
     spec = ModelSpec.from_dict(manifest.content["model"])
     model = spec.build()
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
+    averages = {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
+    weights |= averages
+    if all(t.dtype == torch.float64 for t in averages.values()):  # trained in double precision
+        model.double()
     own = {name: (tuple(t.shape), t.dtype) for name, t in model.state_dict().items()}
     if own != {name: (tuple(t.shape), t.dtype) for name, t in weights.items()}:
         raise UserError(

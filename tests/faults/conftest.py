@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from job import Place, end_all, make_place, start
+from machines import LONG
 from matrix import Matrix, Row
 
 from ups.distributed import checkpoint
@@ -45,6 +46,14 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reference(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Path:
     """The run of two ranks that nothing disturbs."""
     job = start(make_place(tmp_path_factory.mktemp("reference"), data_root), "undisturbed")
+    assert job.wait() == 0, job.said()
+    return job.run
+
+
+@pytest.fixture(scope="session")
+def long_reference(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Path:
+    """A longer run of two ranks that nothing disturbs."""
+    job = start(make_place(tmp_path_factory.mktemp("long"), data_root), "undisturbed", *LONG)
     assert job.wait() == 0, job.said()
     return job.run
 

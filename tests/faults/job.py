@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,18 +154,24 @@ def start(place: Place, name: str, *overrides: str, fault: str = "", ranks: int 
     """Start `ups train --gpus`; its output goes to a file beside the runs."""
     place.runs.mkdir(exist_ok=True)
     output = place.runs / f"{name}.out"
+    if fault:
+        variables["UPS_FAULT"] = fault
+    return launch(place.command(name, *overrides, ranks=ranks), place.runs / name, output, variables)
+
+
+def launch(command: list[str], run: Path, output: Path, variables: Mapping[str, str]) -> Job:
+    """Start a command in a session of its own."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("UPS_", "TORCHELASTIC"))}
-    environment |= variables | ({"UPS_FAULT": fault} if fault else {})
     with output.open("ab") as file:
         process = subprocess.Popen(
-            place.command(name, *overrides, ranks=ranks),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=environment | variables,
             start_new_session=True,  # so that a Ctrl-C can be sent as a terminal does
         )
-    job = Job(process, place.runs / name, output)
+    job = Job(process, run, output)
     _started.append(job)
     return job
 
@@ -179,13 +185,13 @@ def end_all() -> None:
     _started.clear()
 
 
-def difference(run: Path, other: Path) -> float:
+def difference(run: Path, other: Path, step: int = STEPS) -> float:
     """The largest difference of any number in the last checkpoints of two finished runs; 0 is bit for bit.
 
     Weights, averages, moments, and what was chosen on validation.
     """
     (ours, manifest), (theirs, their_manifest) = (
-        checkpoint.load(folder / "checkpoints" / checkpoint.name_of(STEPS)) for folder in (run, other)
+        checkpoint.load(folder / "checkpoints" / checkpoint.name_of(step)) for folder in (run, other)
     )
     assert ours.keys() == theirs.keys() and len(ours) > 50
     progress, expected = (m.content["progress"] for m in (manifest, their_manifest))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import warnings
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from job import difference, slowness, start
 
+import ups
 from ups.track import background
 from ups.track.background import Background
 from ups.track.jsonl import Events, read_events
 from ups.track.tracker import Tracks
 
-pytestmark = [pytest.mark.faults, pytest.mark.smoke]
+pytestmark = pytest.mark.faults
 
 REQUIRED = "no effect on training; backlog kept"
 EVENTS = 1000
@@ -43,6 +48,7 @@ class Hanging(Failing):
         self.steps.append(fields["step"])
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("tracker", [Failing, Hanging])
 def test_fault_20_a_tracker_that_raises_or_hangs_costs_nothing_and_gets_its_backlog(
     tmp_path, monkeypatch, matrix, tracker
@@ -75,5 +81,39 @@ def test_fault_20_a_tracker_that_raises_or_hangs_costs_nothing_and_gets_its_back
         seen=f"{EVENTS} events handed over in {max(0.0, seconds[1] - seconds[0]) * 1e3:.0f} ms beyond the diary's own "
         f"{seconds[0] * 1e3:.0f} ms; {'one warning; ' if tracker is Failing else ''}all delivered in order afterwards",
         recover=recovered,
+        repeated=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "trouble"),
+    [("raises", "raise ConnectionError('no route to the tracker')"), ("hangs", "import time\ntime.sleep(3600)")],
+    ids=["raises", "hangs"],
+)
+def test_fault_20_a_job_whose_tracker_raises_or_hangs_ends_like_one_without(
+    tmp_path, place, reference, matrix, fault, trouble
+):
+    """TensorBoard's own package is replaced by one in trouble, the usual way: it comes first on the path."""
+    package = tmp_path / "packages" / "tensorboard"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(trouble)
+    path = os.pathsep.join([str(package.parent), str(Path(ups.__file__).parents[1])])
+    job = start(place, fault, "runtime.tracking=[tensorboard]", PYTHONPATH=path)
+    assert job.wait() == 0, job.said()
+    ended = datetime.now(UTC)
+    assert difference(job.run, reference) == 0
+    assert job.reports() == [] and job.events("resumed") == []
+    log = (job.run / "logs" / "rank0.log").read_text()
+    kept = [event for event in read_events(job.run / "events.jsonl") if event["kind"] != "crash"]
+    assert f"{len(kept)} events were not delivered to tensorboard; events.jsonl has them all" in log
+    assert log.count("tensorboard fails (no route to the tracker)") == (1 if fault == "raises" else 0)
+    closing = (ended - datetime.fromisoformat(kept[-1]["time"])).total_seconds()
+    assert closing < background.CLOSING + 4 * slowness()
+    matrix.row(
+        20,
+        fault=f"the tracker of a job on two ranks {fault} from the start",
+        required=REQUIRED,
+        seen=f"bit-equal end; {closing:.1f} s from the last event to the end of the command; {len(kept)} events "
+        "named as not delivered, all in events.jsonl",
         repeated=0,
     )

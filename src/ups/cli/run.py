@@ -18,6 +18,11 @@ def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), 
       ups run quickstart operator.width=96 name=wide --runs /tmp/runs
       ups run quickstart --gpus 8
     """
+    if gpus is not None:
+        from ups.distributed.supervisor import import_torch
+
+        import_torch()
+
     from ups import pipeline
 
     pipeline.run(config, overrides or [], runs, gpus)

@@ -36,6 +36,11 @@ def train(
       ups train big.yaml --gpus 8 --nodes 2 --rendezvous node0:29500 --runs /shared/runs    (on each node)
       torchrun --nproc-per-node 8 -m ups train quickstart
     """
+    if gpus is not None:
+        from ups.distributed.supervisor import import_torch
+
+        import_torch()
+
     from ups import pipeline
 
     if gpus is None:

@@ -54,6 +54,8 @@ class Job:
     ranks: int
     config: RuntimeConfig
     grace: float
+    shown: tuple[str, ...]
+    """The command that a user would start again, for reports."""
 
 
 class Interrupted(Exception):
@@ -76,7 +78,9 @@ def run_agent(job: Job, meeting: Meeting) -> Outcome | None:
             raise
         lost = True
         say(f"the rendezvous at {meeting.place} is lost: {str(error).splitlines()[0]}")
-        return Outcome("stopped", f"the node that hosts {meeting.place} is lost; start all nodes again to resume")
+        return Outcome(
+            "stopped", f"the node that hosts {meeting.place} is lost or cannot be reached; start all again to resume"
+        )
     except RendezvousTimeoutError:
         return Outcome(
             "stopped", f"fewer than {meeting.nodes[0]} nodes met at {meeting.place}; start all again to resume"
@@ -161,6 +165,10 @@ class Agent(LocalElasticAgent):
         self.kill()
         super()._stop_workers(worker_group)
 
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        self.kill()  # torch would ask first, and wait for ranks that wait for a lost node
+        super()._shutdown(death_sig, timeout)
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._look()
         if self._asked is not None or outcome_of(self.job.directory):
@@ -209,7 +217,7 @@ class Agent(LocalElasticAgent):
         limit = deadline(lowest, self.job.config.deadline)
         if waits_for_another or now - lowest.time <= limit:
             return None
-        return Hang(lowest, now - lowest.time, limit)
+        return Hang(lowest, now - lowest.time, limit, self._neighbours.lost())
 
     # Ending
 
@@ -248,6 +256,8 @@ class Agent(LocalElasticAgent):
         """Get the stacks, kill the ranks, write the report; then torch's agent starts them again."""
         found = time.monotonic()
         self._await_stacks(hang)
+        if self._neighbours is not None:
+            self._neighbours.check()  # a node that is cut off writes nothing into the directory the others go on in
         if outcome_of(self.job.directory):  # a rank had decided, and its peers died of its leaving
             return self._leave()
         living = [
@@ -300,7 +310,7 @@ class Agent(LocalElasticAgent):
             self.job.directory,
             [*dead, *living],
             attempt=self.attempt,
-            command=self.job.command,
+            command=self.job.shown,
             before=self._before,
             hang=hang,
             device=self._device(),

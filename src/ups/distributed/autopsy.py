@@ -46,11 +46,12 @@ class Death:
 
 @dataclass(frozen=True)
 class Hang:
-    """The rank that kept the others waiting, how long, and how long it might have."""
+    """The rank that kept the others waiting, how long, and how long it might have; nodes it waited for itself."""
 
     crumb: Crumb
     seconds: float
     deadline: float
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,9 @@ def _judge(
 ) -> tuple[int | None, str, str]:
     """Who was first, the kind of death, and a phrase with a place for where."""
     if hang is not None:
+        if hang.lost:
+            nodes = ", ".join(map(str, hang.lost))
+            return None, "lost", f"node {nodes} gives no sign; rank {hang.crumb.rank} waited for it {_WHERE}"
         stayed = f"has not moved for {hang.seconds:.1f} s {_WHERE} (its deadline is {hang.deadline:.0f} s)"
         return hang.crumb.rank, "hang", f"rank {hang.crumb.rank} {stayed}"
     killed = [d for d in deaths if d.code is not None and d.code < 0]
@@ -183,6 +187,8 @@ def _cause(
     at = f"; it was at {frame}" if frame else ""
     if kind == "hang":
         return f"rank {rank} waits or works without end{at}; the others wait for it."
+    if kind == "lost":
+        return "A machine or the network to it is lost; the ranks here did nothing wrong."
     if kind == "connection":
         return "A connection to a peer was lost and no rank here died first: look at the network and the other nodes."
     if kind == "exception":

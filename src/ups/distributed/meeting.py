@@ -1,4 +1,9 @@
-"""Where the nodes of a job meet: torch's store and rendezvous, on a free port or at the end point the user named."""
+"""Where the nodes of a job meet: torch's store and rendezvous, on a free port or at the end point the user named.
+
+When the network between nodes is cut, the side that has the store goes on and the other one must stop: both write to
+one run directory. A node whose connection to the store is silent for SILENCE seconds kills its ranks and leaves; the
+others start again without it only after it has missed three heartbeats and a last call for it, which takes longer.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,9 @@ from ups.errors import UserError
 
 REACH = 20.0
 """Seconds in which a named end point must answer."""
+
+SILENCE = 8.0
+"""Seconds after which a node that hears nothing from the store is cut off; less than three heartbeats and a call."""
 
 _ANSWER = 15.0  # seconds in which the store answers a question; a host that does not is lost
 _HEARTBEAT = 3  # seconds; a node is lost after three missed ones
@@ -108,35 +116,8 @@ def _reach(name: str, host: str, port: int, place: str, alone: bool) -> TCPStore
     if owner != name:
         raise taken
     store.set_timeout(timedelta(seconds=_ANSWER))
-    _notice_a_lost_host(host, port)
+    _end_in_silence(host, port)
     return store
-
-
-def _notice_a_lost_host(host: str, port: int) -> None:
-    """Let the kernel end our connection to the store when its host no longer answers.
-
-    Torch's client waits for answers without an end; after a cut network nothing else would wake it.
-    """
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            copy = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # not a socket, or the listing's own descriptor, closed by now
-            continue
-        with copy:
-            try:
-                address, number = copy.getpeername()[:2]
-            except (OSError, ValueError):  # not connected, or a socket of another kind
-                continue
-            if (address.removeprefix("::ffff:"), number) != (host, port):
-                continue
-            copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in (
-                (socket.TCP_KEEPIDLE, _HEARTBEAT),
-                (socket.TCP_KEEPINTVL, _HEARTBEAT),
-                (socket.TCP_KEEPCNT, 4),
-                (socket.TCP_USER_TIMEOUT, int(1000 * _ANSWER)),
-            ):
-                copy.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _connect(host: str, port: int, seconds: float) -> tuple[TCPStore, str] | None:
@@ -157,6 +138,39 @@ def _connect(host: str, port: int, seconds: float) -> tuple[TCPStore, str] | Non
     thread.start()
     thread.join(seconds + 1)
     return found[0] if found else None
+
+
+def _end_in_silence(host: str, port: int) -> None:
+    """Let the kernel end our connection to the store when its host is silent: torch itself would wait for ever.
+
+    Torch does not give its socket away, so it is looked for among the descriptors of this process.
+    """
+    found = False
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+                continue
+            connection = socket.socket(fileno=os.dup(int(descriptor)))  # options are the connection's, not the number's
+        except OSError:  # closed since it was listed
+            continue
+        with connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6) or not _leads_to(connection, host, port):
+                continue
+            found = True
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * SILENCE))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+                connection.setsockopt(socket.IPPROTO_TCP, option, 2)
+    if not found:
+        raise RuntimeError(f"no connection to {host}:{port} among this process's descriptors")
+
+
+def _leads_to(connection: socket.socket, host: str, port: int) -> bool:
+    try:
+        peer = connection.getpeername()
+    except OSError:  # it listens, or is no longer connected
+        return False
+    return (peer[0].removeprefix("::ffff:"), peer[1]) == (host, port)
 
 
 def _address_towards(host: str, port: int) -> str:

@@ -48,6 +48,16 @@ class Neighbours:
             behind = behind or (tuple(place[:2]) < order and now - self._seen[node][1] < LOST)
         return behind
 
+    def lost(self) -> tuple[int, ...]:
+        """The numbers of the nodes that have been silent for too long."""
+        now = time.monotonic()
+        return tuple(node for node, (_, heard) in self._seen.items() if now - heard >= LOST)
+
+    def check(self) -> None:
+        """Raises torch's DistError when the store, and so the rest of the job, is lost to this node."""
+        if self._size > 1 and self._store is not None:
+            self._store.check([f"ups/attempt/{self._own}"])
+
     def _others(self) -> list[int]:
         return [node for node in range(self._size) if node != self._own]
 

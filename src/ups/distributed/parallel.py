@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.utils.checkpoint import checkpoint
 
 from ups.distributed.runtime import Runtime
@@ -44,10 +44,11 @@ def parallelise(
             block.compile()
     if runtime.mesh is not None:
         mesh = runtime.mesh if config.strategy == "hsdp" else runtime.mesh["dp_shard"]
+        place = _placement(runtime.mesh["dp_shard"].size())
         for block in blocks(model):
-            fully_shard(block, mesh=mesh)
+            fully_shard(block, mesh=mesh, shard_placement_fn=place)
         # The root too is resharded after the forward pass, or averages swapped in for validation would stay in use.
-        fully_shard(model, mesh=mesh, reshard_after_forward=True)
+        fully_shard(model, mesh=mesh, reshard_after_forward=True, shard_placement_fn=place)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # losses are sums over the global count already
@@ -55,6 +56,21 @@ def parallelise(
     optimiser = build(model)
     replicated = runtime.mesh is None and runtime.size > 1
     return optimiser, Reduction([p for p in model.parameters() if p.requires_grad] if replicated else [])
+
+
+def _placement(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
+    """Along which axis a parameter is cut: the first, as is usual, unless only a longer one divides evenly.
+
+    A table of 32 modes cut into 64 parts along its first axis would be half padding, held and sent all the same.
+    """
+
+    def place(parameter: nn.Parameter) -> Shard | None:
+        if parameter.shape[0] % ranks == 0:
+            return None
+        even = [axis for axis, length in enumerate(parameter.shape) if length % ranks == 0]
+        return Shard(max(even, key=lambda axis: parameter.shape[axis])) if even else None
+
+    return place
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

@@ -33,6 +33,8 @@ from torch.distributed.distributed_c10d import _get_default_store as _default_st
 from ups.config.schema import RuntimeConfig
 from ups.distributed import crash, faults
 from ups.distributed.breadcrumb import Breadcrumb, crumb_path
+from ups.distributed.guard import watch
+from ups.distributed.outcome import supervised
 from ups.distributed.preflight import preflight
 from ups.errors import Stopped, UserError
 from ups.track.environment import software
@@ -128,6 +130,10 @@ class Runtime:
                 control, saving = _group(), _group()
                 mesh = _mesh(config, ranks, device)
             runtime = cls(config, ranks, device, threads, crumb, control, saving, mesh, notes, stop)
+            if ranks.launched and directory is not None and not supervised():
+                first = ranks.rank - ranks.local_rank
+                node = range(first, first + ranks.local_size)
+                watch(directory, ranks.rank, node, ranks.attempt, config.deadline)
             runtime._agree_on_machines()
             _reproducible(config, seed)
             yield runtime

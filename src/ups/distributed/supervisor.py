@@ -35,22 +35,24 @@ def supervise(
     config: RuntimeConfig,
     nodes: str = "1",
     rendezvous: str | None = None,
+    shown: Sequence[str] = (),
 ) -> Outcome:
     """Run `ranks` processes of `command` on this node until the job ends by decision.
 
     `nodes` is a number or MIN:MAX; several nodes meet at `rendezvous`, HOST:PORT, which one of them hosts. The caller
-    holds the lock of the run directory, which all nodes share.
+    holds the lock of the run directory, which all nodes share. `shown` is the command to start again, for reports.
     """
     least, most = _nodes(nodes, rendezvous)
     directory = directory.resolve()
-    with _variables({**_agent_variables(), "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL")}):
-        from ups.distributed.agent import Job, run_agent  # imports torch, which reads its log level only now
+    import_torch()
+    with _variables(_agent_variables()):
+        from ups.distributed.agent import Job, run_agent
         from ups.distributed.meeting import meet
 
         meeting = meet(f"ups-{directory.name}", least, most, rendezvous)
     if meeting.host:
         _forget_last_job(directory)
-    job = Job(tuple(command), directory, ranks, config, _grace())
+    job = Job(tuple(command), directory, ranks, config, _grace(), tuple(shown or command))
     variables = rank_variables(directory, ranks, config, os.environ, interface=meeting.interface)
     with _variables({**_agent_variables(), **variables}):
         ended = run_agent(job, meeting)
@@ -62,6 +64,15 @@ def supervise(
     if meeting.host:
         backoff.clear(directory)
     return outcome
+
+
+def import_torch() -> None:
+    """Import torch, first of all, without the warnings of its C++ parts: what they mean, the supervisor says itself.
+
+    The level is read at the import and only then; the ranks, which inherit the environment, keep their warnings.
+    """
+    with _variables({"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL")}):
+        import torch  # noqa: F401
 
 
 def rank_variables(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ups.config.schema import TrainingConfig
-from ups.data.sampler import Sampler, TaskShare, check_ranks, noise
+from ups.data.sampler import Sampler, TaskIndices, TaskShare, check_ranks, noise
 from ups.distributed import backoff
 from ups.distributed.crash import PeerFailed
 from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
@@ -33,6 +33,7 @@ from ups.store.fields import FieldStore
 from ups.track.tracker import Tracker
 from ups.training.ema import EMA
 from ups.training.optim import build_optimiser, learning_rate, rollout_length
+from ups.training.probe import fitting_micro_batches
 from ups.training.stages.operator import OperatorStage
 from ups.training.step import MicroBatch, Step, Sums
 
@@ -87,7 +88,7 @@ class Trainer:
             config.batch_size,
         )
         # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
-        self.sampler.indices(config.steps, rollout_length(config, config.steps), tuple(config.strides.items()))
+        self._indices(config.steps)
         runtime.crumb.mark("shard")
         self.dtype = torch.float64 if config.precision == "float64" else torch.float32
         model = model.to(runtime.device)
@@ -99,7 +100,6 @@ class Trainer:
         self.ema = EMA(self.model, config.ema)
         self.stepper = Step(self.stage, self.optimiser, self.ema, config.clip)
         self.state = State()
-        self.micro = self._micro_batch_sizes()
         self.refused, self.saved_at, self.written = 0, 0.0, -1
         self.best_before = self.state.best, self.state.best_step
         self.saver = Checkpoints(
@@ -110,6 +110,7 @@ class Trainer:
             attempt=runtime.ranks.attempt,
         )
         self._resume()
+        self.micro = self._micro_batch_sizes()
 
     def step(self) -> tuple[Sums, Ballot]:
         """One optimiser step: gradients, vote, reduction, update. This rank's part of the losses, and the vote."""
@@ -157,18 +158,24 @@ class Trainer:
 
     def micro_batches(self, step: int) -> Iterator[MicroBatch]:
         """This rank's part of the global batch of a step; every rank has the same number, tasks and shapes."""
-        config, runtime = self.config, self.runtime
-        for part in self.sampler.indices(step, rollout_length(config, step), tuple(config.strides.items())):
-            task = self.model.tasks[part.task]
+        runtime = self.runtime
+        for part in self._indices(step):
             for micro in part.padded(runtime.rank, runtime.size).micro_batches(self.micro[part.task]):
                 runtime.crumb.mark("gradients", step)
-                batch = self.stores[part.task].gather(micro).to(runtime.device, self.dtype)
-                runtime.doing.update(task=part.task, shapes=list(batch.values.shape), ids=micro.ids.tolist())
-                shape = (task.history, *batch.values.shape[2:])
-                noisy = config.noise > 0 and not task.steady
-                normal = noise(self.seed, step, micro.slots, shape, device=runtime.device) if noisy else None
-                weights = (micro.weights / len(part)).to(runtime.device, self.dtype)
-                yield MicroBatch(batch, normal if normal is None else normal.to(self.dtype), weights)
+                yield self._load(step, micro, len(part))
+
+    def _indices(self, step: int) -> tuple[TaskIndices, ...]:
+        return self.sampler.indices(step, rollout_length(self.config, step), tuple(self.config.strides.items()))
+
+    def _load(self, step: int, micro: TaskIndices, count: int) -> MicroBatch:
+        """The fields and noise of some samples on the device; `count` samples of this task are in the global batch."""
+        config, runtime, task = self.config, self.runtime, self.model.tasks[micro.task]
+        batch = self.stores[micro.task].gather(micro).to(runtime.device, self.dtype)
+        runtime.doing.update(task=micro.task, shapes=list(batch.values.shape), ids=micro.ids.tolist())
+        shape = (task.history, *batch.values.shape[2:])
+        noisy = config.noise > 0 and not task.steady
+        normal = noise(self.seed, step, micro.slots, shape, device=runtime.device).to(self.dtype) if noisy else None
+        return MicroBatch(batch, normal, (micro.weights / count).to(runtime.device, self.dtype))
 
     def fit(self, report: Callable[[int, str], None] = lambda step, text: None) -> State:
         """Train to the last step. On Ctrl-C or SIGTERM to any rank: save, then `Stopped` on every one."""
@@ -220,8 +227,8 @@ class Trainer:
             self.state.skipped = 0
             return
         self.state.skipped += 1
-        parts = self.sampler.indices(step, rollout_length(self.config, step), tuple(self.config.strides.items()))
-        self.events.write("skipped", step=step, norm=norm, samples={part.task: part.ids.tolist() for part in parts})
+        samples = {part.task: part.ids.tolist() for part in self._indices(step)}
+        self.events.write("skipped", step=step, norm=norm, samples=samples)
         if self.state.skipped == PATIENCE:
             raise GaveUp(
                 f"the gradient was not finite in {PATIENCE} steps in a row, up to step {step}; "
@@ -232,8 +239,20 @@ class Trainer:
         """How many samples of each task a rank computes at once: as told, and less where memory did not suffice."""
         whole = {p.task: -(-len(p) // self.runtime.size) for p in self.sampler.indices(0, 1)}
         told = self.runtime.config.micro_batch
-        known = backoff.micro_batches(self.directory) if self.runtime.mesh is not None else {}
-        return {task: min(n, told or n, known.get(task, n)) for task, n in whole.items()}
+        sizes = {task: min(n, told or n) for task, n in whole.items()}
+        if self.runtime.mesh is None:
+            return sizes
+        known = backoff.micro_batches(self.directory)
+        sizes = {task: min(n, known.get(task, n)) for task, n in sizes.items()}
+        if self.runtime.device.type == "cuda":
+            longest = {part.task: part for part in self._indices(self.config.steps)}
+
+            def load(task: str, size: int) -> MicroBatch:
+                return self._load(self.config.steps, next(longest[task].micro_batches(size)), len(longest[task]))
+
+            sizes = fitting_micro_batches(sizes, load, self.stepper, self.runtime)
+            self.events.write("micro_batches", sizes=sizes)
+        return sizes
 
     def _halve(self, task: str) -> None:
         if self.micro[task] == 1:

@@ -1,0 +1,46 @@
+"""A run directory belongs to one job at a time."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ups.errors import UserError
+
+
+@contextmanager
+def claimed(directory: Path, meeting: str | None = None) -> Iterator[None]:
+    """The directory, made if need be, ours until we leave or die; nodes that meet at the same address share it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / ".lock").open("a+")
+    except OSError as error:
+        raise UserError(f"cannot write to {directory}: {error.strerror}; choose another --runs folder") from error
+    with lock:
+        try:
+            _lock(lock, meeting)
+        except BlockingIOError:
+            raise UserError(
+                f"{directory} is in use by another process; wait for it, or give another name=..."
+            ) from None
+        yield
+
+
+def _lock(lock: IO[str], meeting: str | None) -> None:
+    """Exclusive, unless those who hold it wrote the address where we are to meet."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        if meeting is None or lock.read() != meeting:
+            raise
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return
+    lock.truncate(0)
+    if meeting is not None:
+        lock.write(meeting)
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_SH)
