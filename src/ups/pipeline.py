@@ -31,9 +31,6 @@ from ups.errors import GaveUp, Stopped, UserError
 from ups.evaluation.evaluate import Evaluation
 from ups.evaluation.evaluate import evaluate as judge
 from ups.models.propagator import Propagator
-from ups.report.assemble import assemble
-from ups.report.html import write_report
-from ups.report.table import metrics_table
 from ups.simulator import load
 from ups.track.environment import environment
 from ups.track.progress import Progress
@@ -56,6 +53,8 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
         with _claimed(directory, config):
             _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
         finished = json.loads((directory / "metrics.json").read_text())
+    from ups.report.table import metrics_table
+
     print(metrics_table(finished))
     print(f"\nreport: {directory / 'report.html'}")
 
@@ -123,6 +122,9 @@ def evaluate(directory: Path) -> dict[str, Any]:
 
 def report(directory: Path) -> Path:
     """Write the report of an evaluated run (again)."""
+    from ups.report.assemble import assemble  # with matplotlib, which delays every start and restart of a rank
+    from ups.report.html import write_report
+
     path = directory / "report.html"
     write_report(assemble(directory), path)
     return path

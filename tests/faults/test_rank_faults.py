@@ -175,7 +175,6 @@ def test_fault_09_a_rank_that_does_not_go_on_is_found(place, reference, matrix, 
     )
 
 
-@pytest.mark.smoke
 def test_fault_10_a_loss_that_is_not_a_number_is_skipped_by_all_ranks(place, reference, matrix):
     """Ranks compare their parameters after every step; one that had not skipped would be found at once."""
     job = start(place, "nan", "runtime.hash_every=1", fault="nan at loss rank 1 step 12; nan at loss rank 0 step 21")
