@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,8 +23,11 @@ from typing import Any
 import torch
 
 from ups.distributed import checkpoint
+from ups.distributed.breadcrumb import crumbs_of
 from ups.track.jsonl import read_events
 
+LIMIT = 90
+"""Seconds a job may take."""
 CONFIG = """
 name: job
 tasks:
@@ -100,12 +104,21 @@ def train(folder: Path, name: str, overrides: Sequence[str] = (), fault: str = "
     variables = os.environ | {"UPS_SHARE_DEVICE": "1", "UPS_FAULT": fault}
     (folder / "data").mkdir(exist_ok=True)
     began = time.monotonic()
-    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
-    print(f"{name}: code {ended.returncode} in {time.monotonic() - began:.1f} s", flush=True)
-    print(ended.stdout[-300:], ended.stderr[-1500:], flush=True)
-    if ended.returncode:
-        for log in sorted((job / "logs").glob("*.log")):
-            print(f"--- {log.name}\n{log.read_text()[-1500:]}")
+    process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+    try:
+        _, said = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        for crumb in crumbs_of(job / "crumbs"):
+            print(crumb)
+            os.kill(crumb.pid, signal.SIGUSR1)
+        time.sleep(1.0)
+        process.kill()
+        _, said = process.communicate()
+    print(f"{name}: code {process.returncode} in {time.monotonic() - began:.1f} s {said[-500:]}", flush=True)
+    if process.returncode:
+        for file in [*sorted((job / "logs").glob("*.log")), *sorted((job / "crash").rglob("*.stacks"))]:
+            print(f"--- {file.name}\n{file.read_text()[-3000:]}")
+        sys.exit(f"{name} did not end as it should")
     return job
 
 
