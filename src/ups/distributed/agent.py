@@ -88,7 +88,7 @@ def run_agent(job: Job, meeting: Meeting) -> Outcome | None:
     except RendezvousClosedError:  # another node ended the job
         return None if outcome_of(job.directory) else Outcome("stopped", "another node ended the job; resume it")
     finally:
-        agent.kill()
+        agent.close()
         if not lost:
             meeting.handler.shutdown()
         for number, handler in before.items():
@@ -135,6 +135,12 @@ class Agent(LocalElasticAgent):
             raise Interrupted
         self._signal(signal.SIGTERM)
 
+    def close(self) -> None:
+        """Whatever happened: no rank is left, nor a thread of torch's that would keep this process alive."""
+        self.kill()
+        if self._pcontext is not None:
+            self._pcontext.close()
+
     # What torch's agent calls
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
@@ -165,9 +171,9 @@ class Agent(LocalElasticAgent):
         self.kill()
         super()._stop_workers(worker_group)
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+    def _shutdown(self, *how: Any, **more: Any) -> None:  # torch 2.11 and 2.13 differ in what they say
         self.kill()  # torch would ask first, and wait for ranks that wait for a lost node
-        super()._shutdown(death_sig, timeout)
+        super()._shutdown(*how, **more)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._look()

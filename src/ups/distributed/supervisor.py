@@ -87,7 +87,6 @@ def rank_variables(
     wished = {
         "OMP_NUM_THREADS": str(threads),
         "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "PYTHONUNBUFFERED": "1",
     }
