@@ -3,13 +3,14 @@
     OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node=2 benchmarks/protocol.py
     UPS_SHARE_DEVICE=1 torchrun --standalone --nproc-per-node=2 benchmarks/protocol.py --device cuda     (one GPU)
 
-Both are measured in one process, in blocks that alternate, so that a slow minute of the machine strikes both sides.
+Both are measured in one process, step by step in turn, so that a slow moment of the machine strikes both sides.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,10 +32,10 @@ from ups.training import trainer as training
 from ups.training.ema import EMA
 from ups.training.fit import Prepared, prepare
 from ups.training.losses import relative_l2
-from ups.training.optim import build_optimiser
+from ups.training.optim import build_optimiser, learning_rate
 from ups.training.trainer import Trainer
 
-BLOCKS, STEPS = 20, 10
+WARM_UP = 10
 
 
 def main() -> None:
@@ -43,10 +44,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         shared = Path(folder)
-        with Runtime.start(RuntimeConfig(device=options.device, threads=1), 0, shared) as runtime:
-            first: list[str] = [folder]
-            dist.broadcast_object_list(first, src=0, group=runtime.saving)
-            task = _task(runtime, Path(first[0]))
+        run = Path(tempfile.gettempdir()) / f"protocol_{os.environ['MASTER_PORT']}"  # the same on every rank
+        with Runtime.start(RuntimeConfig(device=options.device, threads=1), 0, run) as runtime:
+            task = _task(runtime, run)
             lines = [_overhead(runtime, task, shared), _against_ddp(runtime, task, shared)]
             if runtime.rank == 0:
                 where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
@@ -54,6 +54,8 @@ def main() -> None:
                 print("| what | with (ms) | without (ms) | ratio |\n|---|---|---|---|")
                 print("\n".join(lines))
             dist.barrier()
+        if runtime.rank == 0:
+            shutil.rmtree(run)
 
 
 def _task(runtime: Runtime, folder: Path) -> Prepared:
@@ -80,27 +82,25 @@ def _trainer(runtime: Runtime, task: Prepared, folder: Path, batch: int, **opera
     return Trainer(runtime, spec.build(0), stores, {"burgers": 1.0}, config, 0, folder, {}, lambda model: {}, Silent())
 
 
-def _compare(name: str, runtime: Runtime, ours: Callable[[], object], other: Callable[[], object]) -> str:
-    """Median milliseconds a step of both, over alternating blocks."""
+def _compare(name: str, runtime: Runtime, ours: Callable[[], object], other: Callable[[], object], pairs: int) -> str:
+    """Median milliseconds a step of both, step by step in turn, and of the ratio with its standard error."""
     times: tuple[list[float], list[float]] = ([], [])
-    for block in range(2 * BLOCKS + 2):
-        step = (ours, other)[block % 2]
-        dist.barrier()
+    for number in range(2 * (WARM_UP + pairs)):
+        step = (ours, other)[number % 2]
         began = time.perf_counter()
-        for _ in range(STEPS):
-            step()
+        step()
         if runtime.device.type == "cuda":
             torch.cuda.synchronize()
-        if block >= 2:
-            times[block % 2].append((time.perf_counter() - began) / STEPS * 1e3)
-    a, b = (statistics.median(t) for t in times)
-    spread = statistics.stdev(x / y for x, y in zip(*times, strict=True)) / BLOCKS**0.5
-    return f"| {name} | {a:.2f} | {b:.2f} | {a / b:.4f} ± {spread:.4f} |"
+        times[number % 2].append((time.perf_counter() - began) * 1e3)
+    a, b = (torch.tensor(t[WARM_UP:]) for t in times)
+    draws = torch.randint(pairs, (1000, pairs), generator=torch.Generator().manual_seed(0))
+    spread = (a[draws].median(1).values / b[draws].median(1).values).std()
+    return f"| {name} | {a.median():.2f} | {b.median():.2f} | {a.median() / b.median():.4f} ± {spread:.4f} |"
 
 
 def _overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
     """The same step with its vote and breadcrumbs, and without."""
-    trainer = _trainer(runtime, task, folder, 64, width=64, depth=4, modes=32)
+    trainer = _trainer(runtime, task, folder, 64, width=48, depth=4, modes=32)
     voting, marking = training.vote, Breadcrumb.mark
 
     def bare() -> None:
@@ -108,16 +108,16 @@ def _overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
         trainer.step()
         training.vote, Breadcrumb.mark = voting, marking
 
-    return _compare("vote and breadcrumbs, against none", runtime, trainer.step, bare)
+    return _compare("vote and breadcrumbs, against none", runtime, trainer.step, bare, 400)
 
 
 def _against_ddp(runtime: Runtime, task: Prepared, folder: Path) -> str:
     """Our whole step against torch's DDP with the same model, data, clipping, optimiser and averages."""
     size = {"width": 242, "depth": 4, "modes": 16}
-    ours = _trainer(runtime, task, folder, 2 * 6, **size)
-    theirs = _trainer(runtime, task, folder, 2 * 6, **size)
+    ours = _trainer(runtime, task, folder, 2 * 8, **size)
+    theirs = _trainer(runtime, task, folder, 2 * 8, **size)
     count = sum(p.numel() for p in theirs.model.parameters())
-    wrapped = DistributedDataParallel(theirs.model, gradient_as_bucket_view=True, broadcast_buffers=False)
+    wrapped = DistributedDataParallel(theirs.model, gradient_as_bucket_view=True)
     optimiser = build_optimiser(theirs.model, theirs.config)
     averages, step = EMA(theirs.model, 0.99), 0
 
@@ -131,11 +131,15 @@ def _against_ddp(runtime: Runtime, task: Prepared, folder: Path) -> str:
         prediction = wrapped("burgers", batch.values[:, :1], static, batch.parameters, lead, batch.grid)
         relative_l2(prediction, batch.values[:, 1]).mean().backward()
         norm = nn.utils.clip_grad_norm_(theirs.model.parameters(), 1.0)
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(theirs.config, step)
         optimiser.step()
         averages.update(step, torch.isfinite(norm).float())
         step += 1
 
-    return _compare(f"our ddp step at {count / 1e6:.1f}M parameters, against torch's DDP", runtime, ours.step, usual)
+    return _compare(
+        f"our ddp step at {count / 1e6:.1f}M parameters, against torch's DDP", runtime, ours.step, usual, 60
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ups.distributed import backoff, faults
 from ups.distributed.crash import PeerFailed
 from ups.distributed.parallel import Reduction
 from ups.distributed.runtime import Runtime
+from ups.distributed.vote import Ballot, vote
 from ups.errors import GaveUp, Stopped
 from ups.track.jsonl import read_events
 
@@ -146,6 +148,23 @@ def _fit_without_patience(data: Path, run: Path, fault: str) -> dict[str, Any]:
         return fit(data, run, fault, checkpoint_every=2)
     finally:
         trainer.RETRY = before
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped file", "gloo"])
+def test_every_rank_learns_the_largest_of_every_vote(tmp_path: Path, mapped: bool) -> None:
+    """Three ranks at odds in pace, and, in the mapped file, votes of an earlier job that must not count."""
+    for _ in range(2):
+        results = run_ranks(3, _many_votes, tmp_path if mapped else None)
+        assert results == [[max((rank * 7 + turn) % 5 for rank in range(3)) for turn in range(200)]] * 3
+
+
+def _many_votes(directory: Path | None) -> list[int]:
+    with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0, directory) as rt:
+        seen = []
+        for turn in range(200):
+            time.sleep(1e-3 * ((rt.rank * 5 + turn * 3) % 4))
+            seen.append(vote(Ballot((rt.rank * 7 + turn) % 5, 0, 0, 0), rt).out_of_memory)
+        return seen
 
 
 def test_a_parameter_no_task_touched_keeps_no_gradient(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ from torch.distributed.distributed_c10d import _get_default_store as _default_st
 
 from ups.config.schema import RuntimeConfig
 from ups.distributed import crash, faults
+from ups.distributed.ballots import Ballots
 from ups.distributed.breadcrumb import Breadcrumb, crumb_path
 from ups.distributed.guard import watch
 from ups.distributed.outcome import supervised
@@ -85,13 +87,16 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Runtime:
-    """`control` carries votes and nothing else, `saving` checkpoints (and what ranks agree on at the start)."""
+    """`ballots`, on one node, or `control` carries votes and nothing else; `saving` checkpoints, and what ranks agree
+    on at the start.
+    """
 
     config: RuntimeConfig
     ranks: Ranks
     device: torch.device
     threads: int
     crumb: Breadcrumb
+    ballots: Ballots | None = None
     control: ProcessGroup | None = None
     saving: ProcessGroup | None = None
     mesh: DeviceMesh | None = None
@@ -124,12 +129,15 @@ class Runtime:
         with _signals(stop, ranks), _threads(config, ranks) as threads:
             device = _device(cuda, ranks)
             notes = preflight(cuda, ranks.size)
-            control = saving = mesh = None
+            ballots = control = saving = mesh = None
             if ranks.launched:
                 dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
                 control, saving = _group(), _group()
                 mesh = _mesh(config, ranks, device)
-            runtime = cls(config, ranks, device, threads, crumb, control, saving, mesh, notes, stop)
+                if ranks.size == ranks.local_size and directory is not None:
+                    meet = partial(dist.barrier, control)
+                    ballots = Ballots(directory, ranks.rank, ranks.size, ranks.attempt, meet)
+            runtime = cls(config, ranks, device, threads, crumb, ballots, control, saving, mesh, notes, stop)
             if ranks.launched and directory is not None and not supervised():
                 first = ranks.rank - ranks.local_rank
                 node = range(first, first + ranks.local_size)

@@ -1,7 +1,8 @@
-"""What every rank must know before any of them acts: one small reduction a step, on a group used for nothing else.
+"""What every rank must know before any of them acts: one small reduction a step, on a channel used for nothing else.
 
-A rank votes only where every rank arrives in every outcome: after its local forward and backward passes, whether they
-ended well or not, and before the first collective that depends on them.
+Ranks of one node vote through a mapped file, those of several on a gloo group of its own. A rank votes only where every
+rank arrives in every outcome: after its local forward and backward passes, whether they ended well or not, and before
+the first collective that depends on them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def vote(ballot: Ballot, runtime: Runtime) -> Ballot:
     """The largest of every rank's ballots."""
     if runtime.strike("vote") == "skip" or runtime.control is None:
         return ballot
+    if runtime.ballots is not None:
+        return Ballot(*runtime.ballots.vote(ballot))
     values = torch.tensor(ballot, dtype=torch.int32)
     dist.all_reduce(values, op=dist.ReduceOp.MAX, group=runtime.control)
     return Ballot(*values.tolist())
