@@ -133,6 +133,17 @@ def test_torchrun_works_too(place, reference):
 
 
 @pytest.mark.faults
+def test_a_hang_under_torchrun_ends_with_the_stacks_of_the_rank_that_hangs(place):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launcher, *place.command("hang", "runtime.deadline=3", ranks=None)[1:]]
+    variables = os.environ | {"UPS_FAULT": "sleep at forward rank 1 step 12"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LONGEST, check=False)
+    assert done.returncode == 1
+    assert "rank 1 has not moved for too long in gradients, step 12; rank 1 leaves" in done.stderr
+    assert "faults.py" in done.stderr and left_behind(place.runs / "hang") == []
+
+
+@pytest.mark.faults
 def test_ranks_that_disagree_on_the_configuration_are_refused(place):
     for ended in by_hand(place, "differ", overrides=((), ("training.learning_rate=0.5",))):
         assert ended.code == 2 and ended.said("ranks disagree on the configuration: rank 0 has ")

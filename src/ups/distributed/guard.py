@@ -11,6 +11,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ups.distributed.breadcrumb import crumb_path, culprit, deadline, read_crumb
@@ -19,15 +21,16 @@ LATER = 5.0
 """Seconds that peers leave to the rank they wait for to leave by itself."""
 
 
-def watch(directory: Path, rank: int, node: range, attempt: int, seconds: float) -> None:
-    """Start watching the crumbs of the ranks of this node, from a thread that does not keep the process alive."""
+@contextmanager
+def watching(directory: Path, rank: int, node: range, attempt: int, seconds: float) -> Iterator[None]:
+    """Within, a thread watches the crumbs of the ranks of this node."""
+    left = threading.Event()
 
     def look() -> None:
-        while True:
-            time.sleep(1.0)
+        while not left.wait(1.0):
             crumbs = [crumb for other in node if (crumb := read_crumb(crumb_path(directory, other)))]
             lowest = culprit(crumb for crumb in crumbs if crumb.attempt == attempt)
-            if lowest is None or lowest.phase == "end":
+            if lowest is None:
                 continue
             late = time.monotonic() - lowest.time - deadline(lowest, seconds)
             if late > (0.0 if lowest.rank == rank else LATER):
@@ -37,3 +40,7 @@ def watch(directory: Path, rank: int, node: range, attempt: int, seconds: float)
                 os._exit(1)
 
     threading.Thread(target=look, name="guard", daemon=True).start()
+    try:
+        yield
+    finally:
+        left.set()

@@ -17,7 +17,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -35,7 +35,7 @@ from ups.config.schema import RuntimeConfig
 from ups.distributed import crash, faults
 from ups.distributed.ballots import Ballots
 from ups.distributed.breadcrumb import Breadcrumb, crumb_path
-from ups.distributed.guard import watch
+from ups.distributed.guard import watching
 from ups.distributed.outcome import supervised
 from ups.distributed.preflight import preflight
 from ups.errors import Stopped, UserError
@@ -138,13 +138,15 @@ class Runtime:
                     meet = partial(dist.barrier, control)
                     ballots = Ballots(directory, ranks.rank, ranks.size, ranks.attempt, meet)
             runtime = cls(config, ranks, device, threads, crumb, ballots, control, saving, mesh, notes, stop)
+            runtime._agree_on_machines()
+            _reproducible(config, seed)
+            guard = nullcontext()
             if ranks.launched and directory is not None and not supervised():
                 first = ranks.rank - ranks.local_rank
                 node = range(first, first + ranks.local_size)
-                watch(directory, ranks.rank, node, ranks.attempt, config.deadline)
-            runtime._agree_on_machines()
-            _reproducible(config, seed)
-            yield runtime
+                guard = watching(directory, ranks.rank, node, ranks.attempt, config.deadline)
+            with guard:
+                yield runtime
         # Reached only without an exception: after one, peers may never answer again.
         if ranks.launched:
             dist.destroy_process_group()
