@@ -1,0 +1,64 @@
+"""What is done to a model from the outside: precision, recomputation, compilation, cutting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from small import prepared, small_trainer, train_small
+
+from ups.config.schema import RuntimeConfig
+from ups.distributed.parallel import _placement, blocks
+from ups.distributed.runtime import Runtime
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parallel")
+    prepared(folder)
+    return folder
+
+
+def test_bfloat16_is_for_products_in_blocks_and_nothing_else(data: Path, tmp_path: Path) -> None:
+    """Weights, gradients, averages and moments stay float32; the losses are those of float32 to bfloat16's 8 bits."""
+    exact, _ = train_small(data, tmp_path / "exact", precision="float32", noise=0.0)
+    rounded, tensors = train_small(data, tmp_path / "rounded", precision="bfloat16", noise=0.0)
+    assert rounded != exact and rounded == pytest.approx(exact, rel=2**-6)
+    assert {t.dtype for name, t in tensors.items() if not name.startswith("model.leads")} <= {
+        torch.float32,
+        torch.float64,
+    }
+    with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0) as rt:
+        trainer = small_trainer(rt, data, tmp_path / "gradients", precision="bfloat16")
+        trainer.stepper.gradients(trainer.micro_batches(0), 2, rt)
+        assert {p.grad.dtype for p in trainer.model.parameters() if p.grad is not None} == {torch.float32}
+
+
+def test_blocks_are_found_by_name(data: Path) -> None:
+    model = prepared(data)[0].build(0)
+    assert len(blocks(model)) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks", "axis"),
+    [((32, 96, 192), 8, None), ((32, 96, 192), 64, 2), ((32, 128, 128), 64, 1), ((5, 7), 4, None), ((1, 8), 2, 1)],
+)
+def test_a_parameter_is_cut_where_it_divides(shape: tuple[int, ...], ranks: int, axis: int | None) -> None:
+    """Along the first axis (None) if that divides or if none does; else along the longest that does."""
+    placed = _placement(ranks)(torch.nn.Parameter(torch.empty(shape)))
+    assert placed is None if axis is None else placed is not None and placed.dim == axis
+
+
+@pytest.mark.slow
+def test_compiled_blocks_compute_the_same(data: Path, tmp_path: Path) -> None:
+    exact, _ = train_small(data, tmp_path / "exact", precision="float32")
+    compiled, _ = train_small(data, tmp_path / "compiled", runtime={"compile": True}, precision="float32")
+    assert compiled == pytest.approx(exact, rel=1e-4)
+
+
+def test_only_deterministic_operations_are_used_when_asked(data: Path, tmp_path: Path) -> None:
+    """Torch raises where an operation has no deterministic form: a whole training and its validation have none such."""
+    losses, _ = train_small(data, tmp_path / "switched", 3, runtime={"deterministic": True})
+    assert losses == train_small(data, tmp_path / "plain", 3)[0]
+    assert not torch.are_deterministic_algorithms_enabled()
