@@ -79,6 +79,7 @@ class Job:
     times: dict[tuple[int, int, int, str], float] = field(default_factory=dict)
     """When each rank was last seen to mark a place, by (attempt, rank, step, phase)."""
     trains: dict[int, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
     """When rank 0 was first seen beyond the gradients of a first step, by attempt."""
 
     def wait(self, timeout: float = LONGEST) -> int:
@@ -110,10 +111,12 @@ class Job:
 
     def _watch(self) -> None:
         for rank in range(8):
-            if crumb := read_crumb(crumb_path(self.run, rank)):
+            crumb = read_crumb(crumb_path(self.run, rank))
+            if crumb and crumb.time > self.began:  # else it is of an earlier job in this directory
                 self.last[crumb.attempt, rank] = crumb
                 self.times[crumb.attempt, rank, crumb.step, crumb.phase] = crumb.time
-                begun = crumb.phase in ("vote", "reduce", "update", "checkpoint", "validate", "end")
+                later = crumb.phase in ("vote", "reduce", "update", "checkpoint", "validate", "end")
+                begun = later or crumb.slowest > 0
                 if rank == 0 and begun and crumb.attempt not in self.trains:
                     self.trains[crumb.attempt] = crumb.time
 

@@ -14,7 +14,7 @@ import shlex
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,9 +82,10 @@ def write_report(
     crumbs = {crumb.rank: crumb for crumb in crumbs_of(directory / "crumbs") if crumb.attempt == attempt}
     failures = _failures(folder)
     stacks = {rank: text for rank in {*crumbs, *(d.rank for d in deaths)} if (text := _stacks(folder, rank))}
-    rank, kind, what = _judge(deaths, failures, hang)
+    absent = hang and _absent(hang.crumb, crumbs.values(), device)
+    rank, kind, what = _judge(deaths, failures, hang, absent)
     # Where a rank hung is where it was found: one that was stopped has gone on since, to write its stack.
-    crumb = hang.crumb if hang else crumbs.get(rank) if rank is not None else None
+    crumb = (absent or hang.crumb) if hang else crumbs.get(rank) if rank is not None else None
     failure = failures.get(rank, {}) if rank is not None and kind in ("exception", "connection") else {}
     after = host_state()
     place = (failure or None) and {"phase": failure["phase"], "step": failure["step"]}
@@ -137,14 +138,28 @@ def _same_crash(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return one["attempt"] == other["attempt"] and abs(apart.total_seconds()) < 30 and one["kind"] != other["kind"]
 
 
+def _absent(waiting: Crumb, crumbs: Iterable[Crumb], device: str) -> Crumb | None:
+    """The rank that went on without a collective in which another waits: it is beyond what it cannot have passed.
+
+    A GPU's reductions are begun, not awaited, in their phase; votes are awaited everywhere.
+    """
+    if waiting.phase != "vote" and not (waiting.phase == "reduce" and device == "cpu"):
+        return None
+    furthest = max(crumbs, key=lambda crumb: crumb.order, default=waiting)
+    return furthest if furthest.order > waiting.order else None
+
+
 def _judge(
-    deaths: Sequence[Death], failures: Mapping[int, dict[str, Any]], hang: Hang | None
+    deaths: Sequence[Death], failures: Mapping[int, dict[str, Any]], hang: Hang | None, absent: Crumb | None
 ) -> tuple[int | None, str, str]:
     """Who was first, the kind of death, and a phrase with a place for where."""
     if hang is not None:
         if hang.lost:
             nodes = ", ".join(map(str, hang.lost))
             return None, "lost", f"node {nodes} gives no sign; rank {hang.crumb.rank} waited for it {_WHERE}"
+        if absent is not None:
+            waits = f"rank {hang.crumb.rank} has waited {hang.seconds:.1f} s in {hang.crumb.place}"
+            return absent.rank, "hang", f"rank {absent.rank} is {_WHERE}, without a collective: {waits}"
         stayed = f"has not moved for {hang.seconds:.1f} s {_WHERE} (its deadline is {hang.deadline:.0f} s)"
         return hang.crumb.rank, "hang", f"rank {hang.crumb.rank} {stayed}"
     killed = [d for d in deaths if d.code is not None and d.code < 0]
@@ -186,6 +201,8 @@ def _cause(
     frame = last_frame(failure.get("traceback", "") or stacks)
     at = f"; it was at {frame}" if frame else ""
     if kind == "hang":
+        if "without a collective" in what:
+            return f"rank {rank} left out a collective or took another path than its peers{at}."
         return f"rank {rank} waits or works without end{at}; the others wait for it."
     if kind == "lost":
         return "A machine or the network to it is lost; the ranks here did nothing wrong."
