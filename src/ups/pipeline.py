@@ -19,6 +19,7 @@ import numpy as np
 
 from ups.config.load import config_hash, load_config, save_config
 from ups.config.schema import RunConfig
+from ups.data.sampler import check_ranks
 from ups.data.sources import Source, open_source
 from ups.distributed import checkpoint, crash
 from ups.distributed.breadcrumb import Breadcrumb
@@ -65,6 +66,7 @@ def train(name: str, overrides: Sequence[str], runs: Path) -> None:
     directory = runs / config.name
 
     def work(runtime: Runtime) -> None:
+        check_ranks(config.training.batch_size, runtime.size)  # before data are made for a job that cannot be
         tasks, _ = _timed_data(runtime, config, directory)
         seconds = fit_operator(runtime, config, tasks, directory)
         if runtime.rank == 0:
@@ -85,6 +87,7 @@ def train_on_ranks(
     quiet = ["--quiet"] if Progress.silent else []
     work = ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
     command = [sys.executable, "-m", "ups", *quiet, *work]
+    where = [] if meeting is None else ["--nodes", nodes, "--rendezvous", meeting]
     with _claimed(directory, config, meeting):
         outcome = supervise(
             command,
@@ -93,7 +96,7 @@ def train_on_ranks(
             config=config.runtime,
             nodes=nodes,
             rendezvous=meeting,
-            shown=["ups", *work, "--gpus", str(ranks)],
+            shown=["ups", *work, "--gpus", str(ranks), *where],
         )
     if outcome.state != "finished":
         raise {"stopped": Stopped, "mistake": UserError, "gave_up": GaveUp}[outcome.state](outcome.reason)
@@ -374,6 +377,9 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
         if ranks.launched:
             crumb = runtime.crumb if runtime else Breadcrumb(None, ranks.rank, ranks.attempt)
             details = {"device": str(runtime.device), **runtime.doing} if runtime else {}
-            crash.record_failure(directory, ranks.rank, ranks.attempt, error, crumb, details)
+            try:
+                crash.record_failure(directory, ranks.rank, ranks.attempt, error, crumb, details)
+            except OSError as refused:  # the traceback still goes to the log
+                error.add_note(f"what happened could not be recorded for the report: {refused}")
         raise
     decide(directory, Outcome("finished", "", ranks.rank))

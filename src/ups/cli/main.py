@@ -1,7 +1,8 @@
 """`ups`: the commands, and what becomes of their errors.
 
-A user's mistake is one sentence and exit code 2, a bug of ours a traceback and 1, work that was stopped and can go on
-75, any other Ctrl-C 130. Commands import what they need when they run, so `ups --help` answers at once.
+A user's mistake is one sentence and exit code 2, work that was given up one sentence and 1, a bug of ours a traceback
+and 1, work that was stopped and can go on 75, any other Ctrl-C 130. Commands import what they need when they run, so
+`ups --help` answers at once.
 """
 
 from __future__ import annotations

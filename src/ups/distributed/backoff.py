@@ -52,21 +52,26 @@ def new_job(directory: Path) -> None:
 def clear(directory: Path) -> None:
     """The job ended by decision: the next one starts without a past."""
     known = _read(directory)
-    if any(known.pop(key, None) is not None for key in ("crashes", "step", "attempt")):
-        _write(directory, {k: v for k, v in known.items() if k not in ("crashes", "step", "attempt")})
+    kept = {key: value for key, value in known.items() if key == "micro_batch"}
+    if kept != known:
+        _write(directory, kept)
 
 
-def note_out_of_memory(directory: Path, task: str, micro_batch: int) -> None:
-    """Halve a task's micro-batch for the next attempt; at one sample, or after three times, give up."""
+def note_out_of_memory(directory: Path, attempt: int, task: str, micro_batch: int) -> None:
+    """Halve a task's micro-batch for the next attempt; at one sample, or after three attempts, give up.
+
+    Sharded ranks often run out together: an attempt counts once, whichever of them says so.
+    """
     known = _read(directory)
-    times = known.get("out_of_memory", 0) + 1
+    attempts = sorted({*known.get("out_of_memory", []), attempt})
+    times = len(attempts)
     if micro_batch == 1 or times > TRIES:
         raise GaveUp(
             f"out of memory with {micro_batch} samples of {task} at a time, {times} times in all; use a smaller model, "
             "shorter rollouts, more ranks or runtime.checkpoint_activations=true"
         )
     sizes = known.get("micro_batch", {}) | {task: micro_batch // 2}
-    _write(directory, known | {"out_of_memory": times, "micro_batch": sizes})
+    _write(directory, known | {"out_of_memory": attempts, "micro_batch": sizes})
 
 
 def micro_batches(directory: Path) -> dict[str, int]:

@@ -9,6 +9,7 @@ costs microseconds. Nobody waits for a dead peer longer than its launcher needs 
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import time
 import zlib
@@ -28,7 +29,8 @@ class Ballots:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._rank, self._size, self._number = rank, size, 0
         with path.open("a+b") as file:
-            file.truncate(2 * size * _ROW.size)  # every rank does so, and none cuts what another has written
+            # Every rank does so, and none changes what another has written; a hole would be SIGBUS on a full disk.
+            os.posix_fallocate(file.fileno(), 0, 2 * size * _ROW.size)
             self._map = mmap.mmap(file.fileno(), 2 * size * _ROW.size)
         for turn in range(2):
             self._map[self._place(turn, rank)] = bytes(_ROW.size)  # what an earlier job left

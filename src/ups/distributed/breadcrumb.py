@@ -79,7 +79,7 @@ class Breadcrumb:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w+b") as file:
-                file.truncate(_LAYOUT.size)
+                os.posix_fallocate(file.fileno(), 0, _LAYOUT.size)  # a hole would be SIGBUS when the disk is full
                 self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
         self.mark("start")
 

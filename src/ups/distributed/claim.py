@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,13 +35,22 @@ def _lock(lock: IO[str], meeting: str | None) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.seek(0)
-        if meeting is None or lock.read() != meeting:
+        if meeting is None or not _says(lock, meeting):
             raise
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_SH)
         return
     lock.truncate(0)
     if meeting is not None:
         lock.write(meeting)
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def _says(lock: IO[str], meeting: str) -> bool:
+    """Whether the holder writes our address; nodes start at the same moment, so it may need one to write it."""
+    for _ in range(30):
+        lock.seek(0)
+        if text := lock.read():
+            return text == meeting
+        time.sleep(0.1)
+    return False

@@ -26,7 +26,7 @@ def explanation(directory: Path) -> tuple[str, dict[str, Any]]:
     end = f"{directory}: {_end(outcome)}"
     report = latest_report(directory)
     if report is None:
-        return f"{end}; it never crashed\n", {"outcome": outcome, "crash": None}
+        return f"{end}; there is no crash report\n", {"outcome": outcome, "crash": None}
     content = json.loads(report.with_suffix(".json").read_text())
     text = f"{end}; this is its last crash, from {report}\n\n{report.read_text()}"
     return text, {"outcome": outcome, "crash": content}

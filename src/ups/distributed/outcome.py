@@ -34,13 +34,13 @@ class Outcome:
 def decide(directory: Path, outcome: Outcome) -> None:
     """Write the outcome unless there is one already."""
     temporary = directory / f".{_NAME}.{outcome.rank}.{os.getpid()}"
-    temporary.write_text(json.dumps(asdict(outcome)) + "\n")
     try:
+        temporary.write_text(json.dumps(asdict(outcome)) + "\n")
         os.link(temporary, directory / _NAME)  # fails where the name exists, in one act
     except FileExistsError:
         return
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
 def outcome_of(directory: Path) -> Outcome | None:

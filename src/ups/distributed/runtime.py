@@ -18,7 +18,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -69,6 +69,8 @@ class Ranks:
     @classmethod
     def read(cls) -> Ranks:
         if "RANK" not in os.environ:
+            if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+                raise UserError("WORLD_SIZE is set but RANK is not; start ranks with `ups train --gpus N` or torchrun")
             return cls()
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         needed = (*names, "MASTER_ADDR", "MASTER_PORT")
@@ -129,16 +131,19 @@ class Runtime:
         with _signals(stop, ranks), _threads(config, ranks) as threads:
             device = _device(cuda, ranks)
             notes = preflight(cuda, ranks.size)
-            ballots = control = saving = mesh = None
+            ballots = control = saving = None
             if ranks.launched:
                 dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
                 control, saving = _group(), _group()
-                mesh = _mesh(config, ranks, device)
                 if ranks.size == ranks.local_size and directory is not None:
                     meet = partial(dist.barrier, control)
                     ballots = Ballots(directory, ranks.rank, ranks.size, ranks.attempt, meet)
-            runtime = cls(config, ranks, device, threads, crumb, ballots, control, saving, mesh, notes, stop)
+            runtime = cls(config, ranks, device, threads, crumb, ballots, control, saving, None, notes, stop)
             runtime._agree_on_machines()
+            if ranks.launched:  # ranks that differ in their strategy would wait for each other's groups
+                layout = f"{config.strategy}, shard {config.shard}"
+                runtime.agree("strategy", layout, "give every rank the same runtime.strategy and runtime.shard")
+                runtime = replace(runtime, mesh=_mesh(config, ranks, device))
             _reproducible(config, seed)
             guard = nullcontext()
             if ranks.launched and directory is not None and not supervised():
@@ -202,6 +207,7 @@ class Runtime:
         """No collective has the patience for data that take hours to make, so ask the store now and then."""
         while not _default_store().check([f"{self.ranks.attempt}/{what}"]):
             self.check_stop(f"rank {self.rank} only waited for rank 0")
+            self.crumb.mark(self.crumb.phase)  # it is not this rank that takes long
             time.sleep(0.05)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
@@ -310,7 +316,10 @@ def _threads(config: RuntimeConfig, ranks: Ranks) -> Iterator[int]:
 
 @contextmanager
 def _signals(stop: StopFlag, ranks: Ranks) -> Iterator[None]:
-    """SIGINT and SIGTERM set the flag; a rank that has not left GRACE seconds later is ended, whatever it waits for."""
+    """SIGINT and SIGTERM set the flag; a rank that has not left GRACE seconds later is ended the hard way.
+
+    Python sees a signal only between its own instructions: a rank stuck in native code is its launcher's to end.
+    """
 
     def ask(number: int, frame: FrameType | None) -> None:
         if not stop.asked and ranks.launched:

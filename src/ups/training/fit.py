@@ -52,6 +52,10 @@ def prepare(runtime: Runtime, source: Source, share: float, strides: Mapping[int
     """
     spec = source.spec
 
+    def built(done: int, total: int) -> None:
+        runtime.crumb.mark("data")
+        runtime.check_stop(f"{done} of {total} bytes of the store of {spec.name} are kept in {folder}")
+
     def learn() -> tuple[dict[str, Any], str]:
         seen = source.train.read(range(len(source.train)), slice(0, 1)).parameters
         learned = Learned(
@@ -61,7 +65,7 @@ def prepare(runtime: Runtime, source: Source, share: float, strides: Mapping[int
             ranges={name: (float(seen[name].min()), float(seen[name].max())) for name in spec.parameters},
             leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
         )
-        store = FieldStore.build(folder / spec.name, source.train, learned.normaliser)
+        store = FieldStore.build(folder / spec.name, source.train, learned.normaliser, built)
         return learned.to_dict(), store.store.key
 
     described, key = runtime.from_first(f"prepare {spec.name}", learn)

@@ -101,7 +101,6 @@ class Trainer:
         self.stepper = Step(self.stage, self.optimiser, self.ema, config.clip)
         self.state = State()
         self.refused, self.saved_at, self.written = 0, 0.0, -1
-        self.best_before = self.state.best, self.state.best_step
         self.saver = Checkpoints(
             directory / "checkpoints",
             rank=runtime.rank,
@@ -110,6 +109,7 @@ class Trainer:
             attempt=runtime.ranks.attempt,
         )
         self._resume()
+        self.kept = self.state.best, self.state.best_step  # the best that is on the disk
         self.micro = self._micro_batch_sizes()
 
     def step(self) -> tuple[Sums, Ballot]:
@@ -146,7 +146,7 @@ class Trainer:
         except Exception as error:
             if runtime.mesh is not None:  # peers wait in collectives of this very pass: there is no vote to be had
                 if is_out_of_memory(error):
-                    backoff.note_out_of_memory(self.directory, runtime.doing["task"], self.micro[runtime.doing["task"]])
+                    self._note_out_of_memory(self.micro[runtime.doing["task"]])
                 raise
             if not is_out_of_memory(error):
                 return {}, Ballot(0, 1 + runtime.rank, stop, save), error
@@ -170,8 +170,9 @@ class Trainer:
     def _load(self, step: int, micro: TaskIndices, count: int) -> MicroBatch:
         """The fields and noise of some samples on the device; `count` samples of this task are in the global batch."""
         config, runtime, task = self.config, self.runtime, self.model.tasks[micro.task]
+        runtime.doing.update(task=micro.task)
         batch = self.stores[micro.task].gather(micro).to(runtime.device, self.dtype)
-        runtime.doing.update(task=micro.task, shapes=list(batch.values.shape), ids=micro.ids.tolist())
+        runtime.doing.update(shapes=list(batch.values.shape), ids=micro.ids.tolist())
         shape = (task.history, *batch.values.shape[2:])
         noisy = config.noise > 0 and not task.steady
         normal = noise(self.seed, step, micro.slots, shape, device=runtime.device).to(self.dtype) if noisy else None
@@ -242,7 +243,7 @@ class Trainer:
         sizes = {task: min(n, told or n) for task, n in whole.items()}
         if self.runtime.mesh is None:
             return sizes
-        known = backoff.micro_batches(self.directory)
+        known = self.runtime.from_first("micro-batches", lambda: backoff.micro_batches(self.directory))
         sizes = {task: min(n, known.get(task, n)) for task, n in sizes.items()}
         if self.runtime.device.type == "cuda":
             longest = {part.task: part for part in self._indices(self.config.steps)}
@@ -250,9 +251,19 @@ class Trainer:
             def load(task: str, size: int) -> MicroBatch:
                 return self._load(self.config.steps, next(longest[task].micro_batches(size)), len(longest[task]))
 
-            sizes = fitting_micro_batches(sizes, load, self.stepper, self.runtime)
+            try:
+                sizes = fitting_micro_batches(sizes, load, self.stepper, self.runtime)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    self._note_out_of_memory(2)
+                raise
             self.events.write("micro_batches", sizes=sizes)
         return sizes
+
+    def _note_out_of_memory(self, micro_batch: int) -> None:
+        """A sharded rank that ran out of memory can only crash; the next attempt takes half of what it had."""
+        attempt, task = self.runtime.ranks.attempt, self.runtime.doing["task"]
+        backoff.note_out_of_memory(self.directory, attempt, task, micro_batch)
 
     def _halve(self, task: str) -> None:
         if self.micro[task] == 1:
@@ -272,7 +283,7 @@ class Trainer:
 
     def _validate(self) -> bool:
         """Rollout error of the averaged weights on the validation split; True if it is the best so far."""
-        self.runtime.crumb.mark("validate", self.state.step)
+        self.runtime.crumb.mark("validate", self.state.step - 1)  # it belongs to the step before
         with self.ema.applied(), torch.no_grad():
             own = self.validate(self.model)
         sums = torch.tensor([own[task] for task in own], dtype=torch.float64, device=self.runtime.device)
@@ -281,7 +292,6 @@ class Trainer:
         score = sum(errors.values()) / len(errors)
         better = score < self.state.best
         if better:
-            self.best_before = self.state.best, self.state.best_step
             self.state.best, self.state.best_step = score, self.state.step
         self.events.write(
             "validation",
@@ -307,7 +317,7 @@ class Trainer:
 
     def _write(self) -> None:
         state = self.state
-        self.runtime.crumb.mark("checkpoint", state.step)
+        self.runtime.crumb.mark("checkpoint", state.step - 1)
         content = {**self.manifest, "progress": vars(state) | {"best": None if math.isinf(state.best) else state.best}}
         self.saver.save(state.step, self._tensors(), content, best=state.best_step == state.step)
         self.saved_at, self.written = time.monotonic(), state.step
@@ -324,13 +334,15 @@ class Trainer:
             self.saver.wait()
         except NotSaved as error:
             self.refused += 1
-            if self.state.best_step == self.written:  # the best weights are lost with it: the ones before are again
-                self.state.best, self.state.best_step = self.best_before
+            if self.state.best_step == self.written != self.state.step:  # those weights are gone
+                self.state.best, self.state.best_step = self.kept
             self.events.write("not_saved", step=self.state.step, reason=str(error), in_a_row=self.refused)
             if self.refused == REFUSALS:
                 raise GaveUp(f"{REFUSALS} checkpoints in a row were refused: {error}") from error
             return False
         self.refused = 0
+        if self.state.best_step == self.written:
+            self.kept = self.state.best, self.state.best_step
         return True
 
     def _resume(self) -> None:
