@@ -13,11 +13,11 @@ pytestmark = pytest.mark.parity
 
 LAYOUTS = [
     ("ddp", 2, {}),
-    ("ddp", 3, {}),
+    pytest.param("ddp", 3, {}, marks=pytest.mark.smoke),
     ("ddp", 4, {}),
-    ("fsdp2", 2, {}),
+    pytest.param("fsdp2", 2, {}, marks=pytest.mark.smoke),
     ("fsdp2", 4, {}),
-    ("hsdp", 4, {"shard": 2}),
+    pytest.param("hsdp", 4, {"shard": 2}, marks=pytest.mark.smoke),
 ]
 
 
