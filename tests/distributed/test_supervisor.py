@@ -17,6 +17,8 @@ from ups.distributed.supervisor import rank_variables, supervise
 from ups.errors import UserError
 from ups.track.jsonl import read_events
 
+pytestmark = pytest.mark.faults  # each starts and restarts processes; rows 7 and 11 do so in `make test`
+
 
 def test_a_job_without_trouble_ends_with_its_decision(tmp_path):
     job = start(tmp_path, steps=3)

@@ -91,7 +91,6 @@ def cramped():
     machine.end()
 
 
-@pytest.mark.smoke
 def test_fault_18_a_job_on_two_ranks_uses_no_shared_memory_and_few_descriptors(cramped, place, reference, matrix):
     job = start_inside(cramped, place, "cramped", before="ulimit -n 256;")
     shared = cramped.path(Path("/dev/shm"))
