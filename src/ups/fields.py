@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ups.errors import UserError
@@ -168,7 +168,7 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Windows of several trajectories of one task on one grid."""
+    """Windows of several trajectories of one task on one grid. A forcing has a time axis where it depends on time."""
 
     task: str
     values: Float[Tensor, "B T *space C"]
@@ -178,6 +178,8 @@ class Batch:
     parameters: Mapping[str, Float[Tensor, " B"]]
     static: Mapping[str, Float[Tensor, " B *space"]]
     ids: Int[Tensor, " B"]
+    forcings: Mapping[str, Float[Tensor, " B *space"] | Float[Tensor, "B T *space"]] = field(default_factory=dict)
+    mask: Bool[Tensor, " B *space"] | None = None
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -192,6 +194,8 @@ class Batch:
             parameters={name: value[rows] for name, value in self.parameters.items()},
             static={name: value[rows] for name, value in self.static.items()},
             ids=self.ids[rows],
+            forcings={name: value[rows] for name, value in self.forcings.items()},
+            mask=None if self.mask is None else self.mask[rows],
         )
 
     def to(self, where: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
@@ -202,6 +206,8 @@ class Batch:
             times=self.times.to(where),
             parameters={name: value.to(where, dtype) for name, value in self.parameters.items()},
             static={name: value.to(where, dtype) for name, value in self.static.items()},
+            forcings={name: value.to(where, dtype) for name, value in self.forcings.items()},
+            mask=None if self.mask is None else self.mask.to(where),
         )
 
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import h5py
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.data.hdf5 import array, centred_axis, check_finite, checked_rows, coordinate, even_times, open_file, read_rows
 from ups.data.tasks import task as registered_task
 from ups.durable import sync
 from ups.errors import UserError
@@ -43,8 +43,8 @@ class TensorFile:
 
     def __init__(self, path: str | Path, task: str | None = None) -> None:
         self.path = Path(path)
-        with _open(self.path) as file:
-            tensor = _dataset(file, "tensor", self.path)
+        with open_file(self.path) as file:
+            tensor = array(file, "tensor", self.path)
             if tensor.ndim not in (3, 4) or 0 in tensor.shape:
                 raise UserError(
                     f"{self.path}: 'tensor' has shape {tensor.shape}; a PDEBench file has (samples, times, x) or, "
@@ -96,7 +96,7 @@ class TensorFile:
         if len(spec.static) > 1:
             raise UserError(f"{self.path}: the layout has one static field, task {spec.name!r} needs {spec.static}")
         for key in self._static.values():
-            expected, shape = (tensor.shape[0], *tensor.shape[2:]), _dataset(file, key, self.path).shape
+            expected, shape = (tensor.shape[0], *tensor.shape[2:]), array(file, key, self.path).shape
             if shape != expected:
                 raise UserError(f"{self.path}: {key!r} has shape {shape}, 'tensor' says {expected}")
 
@@ -105,15 +105,13 @@ class TensorFile:
 
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
         """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
-        rows = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
-            raise UserError(f"{self.path}: trajectory {rows.max()} is not among the {len(self)} of this file")
-        with _open(self.path) as file:
-            values = _read_rows(file["tensor"], rows, frames)
-            static = {name: _read_rows(file[key], rows) for name, key in self._static.items()}
-        self._check_finite(values, rows, f"channel {self.channels[0]!r}")
+        rows = checked_rows(indices, len(self), self.path)
+        with open_file(self.path) as file:
+            values = read_rows(file["tensor"], rows, frames)
+            static = {name: read_rows(file[key], rows) for name, key in self._static.items()}
+        check_finite(values, rows, f"channel {self.channels[0]!r}", self.path)
         for name, field in static.items():
-            self._check_finite(field, rows, f"static field {name!r}")
+            check_finite(field, rows, f"static field {name!r}", self.path)
         return Batch(
             task=self.task,
             values=torch.from_numpy(values)[..., None],
@@ -126,14 +124,6 @@ class TensorFile:
             static={name: torch.from_numpy(field) for name, field in static.items()},
             ids=torch.from_numpy(rows),
         )
-
-    def _check_finite(self, values: np.ndarray, rows: np.ndarray, what: str) -> None:
-        finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
-        if not finite.all():
-            raise UserError(
-                f"{self.path}: sample {rows[~finite][0]} has NaN or infinite values in {what}; "
-                "remove the sample or make the file anew"
-            )
 
 
 class TensorWriter:
@@ -229,25 +219,6 @@ def write(path: str | Path, trajectories: Sequence[Trajectory], attributes: Mapp
             writer.write(number, trajectory.values[None], static)
 
 
-def _open(path: Path) -> h5py.File:
-    if not path.is_file():
-        raise UserError(f"{path} is not there; check the path or make the data with `ups data make`")
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise UserError(f"{path} is not HDF5 or is truncated ({error}); fetch or make it again") from error
-
-
-def _dataset(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
-    item = file.get(name)
-    if not isinstance(item, h5py.Dataset):
-        held = ", ".join(sorted(file)) or "nothing"
-        raise UserError(f"{path} has no dataset {name!r} (it holds {held}); this is no PDEBench tensor file")
-    if item.dtype.kind != "f":
-        raise UserError(f"{path}: {name!r} is of type {item.dtype}; it must be float32 or float64")
-    return item
-
-
 def _parameters(path: Path, attributes: Mapping[str, Any]) -> dict[str, float]:
     if "parameters" in attributes:
         try:
@@ -264,62 +235,21 @@ def _parameters(path: Path, attributes: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _coordinate(file: h5py.File, name: str, path: Path) -> np.ndarray:
-    values = _dataset(file, name, path)[()].astype(np.float64)
-    if values.ndim != 1 or len(values) < 2 or not (np.diff(values) > 0).all():
-        raise UserError(f"{path}: {name!r} must be a list of at least two increasing numbers")
-    return values
-
-
 def _grid(file: h5py.File, shape: tuple[int, ...], path: Path) -> Grid:
-    """The grid whose cell centres the coordinates are.
-
-    float32 centres lie up to 6e-8 beside the true ones; where an even grid with round ends explains them to a
-    thousandth of a cell, that grid is taken, so that files of one grid have equal grids.
-    """
     positions, extent = [], []
     for axis, n in zip(AXES[: len(shape)], shape, strict=True):
-        stored = _coordinate(file, f"{axis}-coordinate", path)
+        stored = coordinate(file, f"{axis}-coordinate", path)
         if len(stored) != n:
             raise UserError(f"{path}: '{axis}-coordinate' has {len(stored)} entries, 'tensor' has {n} along {axis}")
-        dx = (stored[-1] - stored[0]) / (n - 1)
-        length = float(f"{n * dx:.5g}")
-        lower = round((stored[0] - dx / 2) / length, 5) * length
-        even = Grid.cell_centred((n,), ((lower, lower + length),))
-        if np.abs(even.positions[0].numpy() - stored).max() < 1e-3 * dx:
-            positions.append(even.positions[0])
-            extent.append(even.extent[0])
-        else:
-            positions.append(torch.from_numpy(stored))
-            ends = (stored[0] - (stored[1] - stored[0]) / 2, stored[-1] + (stored[-1] - stored[-2]) / 2)
-            extent.append((float(ends[0]), float(ends[1])))
+        centres, ends = centred_axis(stored)
+        positions.append(centres)
+        extent.append(ends)
     return Grid(tuple(positions), tuple(extent))
 
 
 def _times(file: h5py.File, frames: int, path: Path) -> Float[Tensor, " T"]:
-    """The first T entries; even ones are taken as even, like the grid's."""
-    stored = _coordinate(file, "t-coordinate", path)
+    """The first T entries of one too many."""
+    stored = coordinate(file, "t-coordinate", path)
     if len(stored) not in (frames, frames + 1):
         raise UserError(f"{path}: 't-coordinate' has {len(stored)} entries for {frames} frames; give one a frame")
-    stored = stored[:frames]
-    if frames == 1:
-        return torch.from_numpy(stored)
-    dt = float(f"{(stored[-1] - stored[0]) / (frames - 1):.6g}")
-    even = round(stored[0] / dt, 5) * dt + torch.arange(frames, dtype=torch.float64) * dt
-    return even if np.abs(even.numpy() - stored).max() < 1e-3 * dt else torch.from_numpy(stored)
-
-
-def _read_rows(data: Any, rows: np.ndarray, frames: slice | None = None) -> np.ndarray:
-    """Rows in any order, repeats allowed, as few contiguous reads as they make."""
-    selection = () if frames is None else (frames,)
-    unique, back = np.unique(rows, return_inverse=True)
-    pieces = [data[(slice(start, stop), *selection)] for start, stop in _runs(unique)]
-    if not pieces:
-        return data[(slice(0, 0), *selection)]
-    return np.concatenate(pieces)[back]
-
-
-def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:
-    for run in np.split(unique, np.flatnonzero(np.diff(unique) != 1) + 1):
-        if len(run):
-            yield int(run[0]), int(run[-1]) + 1
+    return even_times(stored[:frames])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,6 +35,7 @@ class Advection:
     channels: ClassVar[tuple[str, ...]] = ("u",)
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False
+    layout: ClassVar[str] = "pdebench-tensor"
 
     def __post_init__(self) -> None:
         check_transient(self.name, self.points, self.frames, self.duration)
@@ -93,6 +94,10 @@ class Advection:
         positions = (self.grid.positions[0] - self.beta * times[:, None]).to(device)
         u = waves(positions.flatten()).reshape(len(ids), len(times), self.points, 1)
         return solved_batch(self, ids, times, u)
+
+    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X C"]:
+        """−β ∂u/∂x by central differences: it sums to zero."""
+        return (self.beta * state.shape[1] / 2) * (state.roll(1, 1) - state.roll(-1, 1))
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X C"]:
         """The same trajectories from their first frame averaged to fewer points: the sampled start, shifted by βt.

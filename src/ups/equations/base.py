@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import torch
@@ -18,14 +18,15 @@ class Equation(Protocol):
     """A family of problems with random data: draw a trajectory by its index, solve it, say what was solved.
 
     Implementations are frozen dataclasses, so that equal equations are equal and hash alike. `solver` says in a few
-    words how solutions are made (files carry it), `published_name` is the PDEBench name of the same data, and `static`
-    names the fields a solution depends on.
+    words how solutions are made (files carry it), `published_name` is the published name of the same data, `layout` the
+    file layout they are published in, and `static` names the fields a solution depends on.
     """
 
     name: ClassVar[str]
     channels: ClassVar[tuple[str, ...]]
     static: ClassVar[tuple[str, ...]]
     steady: ClassVar[bool]
+    layout: ClassVar[str]
 
     @property
     def solver(self) -> str: ...
@@ -53,6 +54,16 @@ class Equation(Protocol):
         """
         ...
 
+    def rate(
+        self, state: Float[Tensor, "B *space C"], static: Mapping[str, Float[Tensor, "B *space"]]
+    ) -> Float[Tensor, "B *space C"]:
+        """∂u/∂t as the state and the static fields have it, in a conservative discrete form on the state's own grid.
+
+        What predictions are scored by: `balance` compares frames with its integral; of a steady equation it is the
+        residual, zero at the solution. Smooth, second order or better; not the solver's own limited fluxes.
+        """
+        ...
+
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]:
         """The batch's trajectories solved again from their first frame and static fields, on `points` per axis.
 
@@ -61,6 +72,22 @@ class Equation(Protocol):
         ...
 
     def task(self) -> TaskSpec: ...
+
+
+def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B T-1 *space C"]:
+    """How far each step between frames is from what the equation allows: u(t₁) − u(t₀) − ∫ rate dt.
+
+    The integral is the trapezoidal rule over the two frames, so true solutions have a balance of third order in the
+    time between frames: compare scores of predictions with each other, or with that of the truth.
+    A steady batch has the residual, in one frame.
+    """
+    values = batch.values.double()
+    static = {name: field.double() for name, field in batch.static.items()}
+    rates = torch.stack([equation.rate(values[:, t], static) for t in range(values.shape[1])], 1)
+    if equation.steady:
+        return rates
+    dt = batch.times.diff(dim=1).reshape(len(batch), -1, *(1,) * (values.dim() - 2))
+    return values.diff(dim=1) - dt * (rates[:, 1:] + rates[:, :-1]) / 2
 
 
 def frame_times(frames: int, duration: float) -> Float[Tensor, " T"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,6 +51,7 @@ class Darcy:
     channels: ClassVar[tuple[str, ...]] = ("u",)
     static: ClassVar[tuple[str, ...]] = ("a",)
     steady: ClassVar[bool] = True
+    layout: ClassVar[str] = "pdebench-tensor"
 
     def __post_init__(self) -> None:
         if self.points < 4:
@@ -93,6 +94,10 @@ class Darcy:
             steady=True,
             source={"equation": self.name},
         )
+
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
+        """The residual β + ∇·(a ∇u)."""
+        return (self.beta - self.operator(static["a"].double(), state[..., 0].double()))[..., None]
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same problems solved on fewer points per axis, the permeability averaged over the larger cells."""

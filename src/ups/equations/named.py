@@ -13,8 +13,11 @@ from ups.errors import UserError
 EQUATIONS = {equation.name: equation for equation in (Advection, Burgers, Darcy)}
 
 
-def named_equation(name: str, settings: Mapping[str, float]) -> Equation:
-    """`named_equation("burgers", {"points": 256, "nu": 0.01})` is `Burgers(points=256, nu=0.01)`."""
+def named_equation(name: str, settings: Mapping[str, float | str]) -> Equation:
+    """`named_equation("burgers", {"points": 256, "nu": 0.01})` is `Burgers(points=256, nu=0.01)`.
+
+    Settings are numbers, whole numbers where the equation says `int`, and words where it says `str`.
+    """
     if name not in EQUATIONS:
         raise UserError(f"there is no equation {name!r};{_nearest(name, EQUATIONS)} known: {', '.join(EQUATIONS)}")
     equation = EQUATIONS[name]
@@ -23,6 +26,11 @@ def named_equation(name: str, settings: Mapping[str, float]) -> Equation:
     for setting, value in settings.items():
         if setting not in kinds:
             raise UserError(f"{name} has no setting {setting!r};{_nearest(setting, kinds)} it has {', '.join(kinds)}")
+        if kinds[setting] in (str, "str"):
+            if not isinstance(value, str):
+                raise UserError(f"{name}: {setting} is {value!r}; give a word")
+            given[setting] = value  # the equation itself refuses words it does not know
+            continue
         whole = kinds[setting] in (int, "int")
         if isinstance(value, bool) or not isinstance(value, int | float) or (whole and value != int(value)):
             raise UserError(f"{name}: {setting} is {value!r}; give a {'whole ' if whole else ''}number")

@@ -1,0 +1,138 @@
+"""HDF5 files, read lazily and written whole or not at all: what every layout of them shares."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.durable import sync
+from ups.errors import UserError
+from ups.fields import Grid
+
+
+def open_file(path: Path) -> h5py.File:
+    """Open for reading. Readers open for each read, so that a dataset can be handed to other processes."""
+    if not path.is_file():
+        raise UserError(f"{path} is not there; check the path or make the data with `ups data make`")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise UserError(f"{path} is not HDF5 or is truncated ({error}); fetch or make it again") from error
+
+
+def array(file: h5py.File | h5py.Group, name: str, path: Path) -> h5py.Dataset:
+    """The array of that name; it must hold float32 or float64."""
+    item = file.get(name)
+    if not isinstance(item, h5py.Dataset):
+        held = ", ".join(sorted(file)[:8]) or "nothing"
+        raise UserError(f"{path} has no dataset {name!r} (it holds {held}); the file is damaged or of another layout")
+    if item.dtype.kind != "f":
+        raise UserError(f"{path}: {name!r} is of type {item.dtype}; it must be float32 or float64")
+    return item
+
+
+def coordinate(file: h5py.File | h5py.Group, name: str, path: Path) -> np.ndarray:
+    """A list of increasing positions, as float64."""
+    values = array(file, name, path)[()].astype(np.float64)
+    if values.ndim != 1 or len(values) < 2 or not (np.diff(values) > 0).all():
+        raise UserError(f"{path}: {name!r} must be a list of at least two increasing numbers")
+    return values
+
+
+def centred_axis(stored: np.ndarray) -> tuple[Float[Tensor, " n"], tuple[float, float]]:
+    """The positions and extent of the axis whose cell centres these are.
+
+    float32 centres lie up to 6e-8 beside the true ones; where an even grid with round ends explains them to a
+    thousandth of a cell, that grid is taken, so that files of one grid have equal grids.
+    """
+    n = len(stored)
+    dx = (stored[-1] - stored[0]) / (n - 1)
+    length = float(f"{n * dx:.5g}")
+    lower = round((stored[0] - dx / 2) / length, 5) * length
+    even = Grid.cell_centred((n,), ((lower, lower + length),))
+    if np.abs(even.positions[0].numpy() - stored).max() < 1e-3 * dx:
+        return even.positions[0], even.extent[0]
+    ends = (stored[0] - (stored[1] - stored[0]) / 2, stored[-1] + (stored[-1] - stored[-2]) / 2)
+    return torch.from_numpy(stored), (float(ends[0]), float(ends[1]))
+
+
+def even_times(stored: np.ndarray) -> Float[Tensor, " T"]:
+    """Times that are even up to float32 rounding are taken as even, like a grid's positions."""
+    if len(stored) == 1:
+        return torch.from_numpy(stored)
+    dt = float(f"{(stored[-1] - stored[0]) / (len(stored) - 1):.6g}")
+    even = round(stored[0] / dt, 5) * dt + torch.arange(len(stored), dtype=torch.float64) * dt
+    return even if np.abs(even.numpy() - stored).max() < 1e-3 * dt else torch.from_numpy(stored)
+
+
+def read_rows(data: Any, rows: np.ndarray, frames: slice | None = None) -> np.ndarray:
+    """Rows in any order, repeats allowed, as few contiguous reads as they make."""
+    selection = () if frames is None else (frames,)
+    unique, back = np.unique(rows, return_inverse=True)
+    pieces = [data[(slice(start, stop), *selection)] for start, stop in _runs(unique)]
+    if not pieces:
+        return data[(slice(0, 0), *selection)]
+    return np.concatenate(pieces)[back]
+
+
+def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:
+    for run in np.split(unique, np.flatnonzero(np.diff(unique) != 1) + 1):
+        if len(run):
+            yield int(run[0]), int(run[-1]) + 1
+
+
+def checked_rows(indices: Any, count: int, path: Path) -> np.ndarray:
+    rows = np.asarray(indices, dtype=np.int64).reshape(-1)
+    if len(rows) and (rows.min() < 0 or rows.max() >= count):
+        bad = rows.max() if rows.max() >= count else rows.min()
+        raise UserError(f"{path}: trajectory {bad} is not among the {count} of this file")
+    return rows
+
+
+def check_finite(values: np.ndarray, rows: np.ndarray, what: str, path: Path) -> None:
+    """Refuse NaN and infinities when they are read; `rows` are the samples' numbers in the file."""
+    finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    if not finite.all():
+        raise UserError(
+            f"{path}: sample {rows[~finite][0]} has NaN or infinite values in {what}; "
+            "remove the sample or make the file anew"
+        )
+
+
+class WholeFile:
+    """An HDF5 file being written: under a temporary name, synced and renamed when the `with` block ends well.
+
+    A file under its own name is always whole; an existing one is refused; after a failure nothing is left.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.exists():
+            raise UserError(f"{path} exists and is not overwritten; remove it or choose another path")
+        if not path.parent.is_dir():
+            raise UserError(f"{path}: the folder {path.parent} is not there; make it or choose another path")
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self.file = h5py.File(self._temporary, "w")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.file.close()
+        if kind is not None:
+            self._temporary.unlink(missing_ok=True)
+            return
+        sync(self._temporary)
+        self._temporary.rename(self.path)
+        sync(self.path.parent)
