@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from ups.equations import Advection, Burgers, Darcy
+from ups.equations.named import EQUATIONS
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Invariant, Side, TaskSpec
 
 _Number = TypeVar("_Number", int, float)
-_TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in (Advection().task(), Burgers().task(), Darcy().task())}
+_TASKS: dict[str, TaskSpec] = {name: equation().task() for name, equation in EQUATIONS.items()}
 
 
 def register(spec: TaskSpec) -> TaskSpec:
