@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -17,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from ups.config.load import config_hash, load_config, save_config
+from ups.config.load import config_hash, load_config
 from ups.config.schema import RunConfig
 from ups.data.sampler import check_ranks
 from ups.data.sources import Source, open_source
 from ups.distributed import checkpoint, crash
 from ups.distributed.breadcrumb import Breadcrumb
-from ups.distributed.claim import claimed
+from ups.distributed.launch import refuse_launchers, train_on_ranks
 from ups.distributed.outcome import Outcome, decide, forget, supervised
+from ups.distributed.run_directory import check_same, claimed_run, config_of
 from ups.distributed.runtime import Ranks, Runtime
-from ups.distributed.supervisor import supervise
 from ups.durable import write
 from ups.errors import GaveUp, Stopped, UserError
 from ups.evaluation.evaluate import Evaluation
@@ -40,7 +39,7 @@ from ups.training.fit import Prepared, fit_fno, fit_operator, prepare
 
 def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None) -> None:
     """Do whatever of the run is not done yet, then print its table."""
-    _refuse_launchers()
+    refuse_launchers()
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
     finished = _finished(directory, config)
@@ -51,7 +50,7 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
         if ranks is not None:
             command += f" --gpus {ranks}"
             train_on_ranks(name, overrides, runs, ranks)
-        with _claimed(directory, config):
+        with claimed_run(directory, config):
             _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
         finished = json.loads((directory / "metrics.json").read_text())
     from ups.report.table import metrics_table
@@ -73,52 +72,19 @@ def train(name: str, overrides: Sequence[str], runs: Path) -> None:
             print(f"trained for {seconds:.0f} s; checkpoints: {directory / 'checkpoints'}")
 
     ours = os.environ.get("RANK", "0") == "0" and not supervised()  # else it is claimed already, by rank 0 or above us
-    with _claimed(directory, config) if ours else nullcontext():
+    with claimed_run(directory, config) if ours else nullcontext():
         _guarded(directory, work, config)
-
-
-def train_on_ranks(
-    name: str, overrides: Sequence[str], runs: Path, ranks: int, nodes: str = "1", meeting: str | None = None
-) -> None:
-    """Data and the operator only, on `ranks` supervised processes of this node and those of other nodes."""
-    _refuse_launchers()
-    config = load_config(name, overrides, RunConfig)
-    directory = runs / config.name
-    quiet = ["--quiet"] if Progress.silent else []
-    work = ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
-    command = [sys.executable, "-m", "ups", *quiet, *work]
-    where = [] if meeting is None else ["--nodes", nodes, "--rendezvous", meeting]
-    with _claimed(directory, config, meeting):
-        outcome = supervise(
-            command,
-            directory,
-            ranks,
-            config=config.runtime,
-            nodes=nodes,
-            rendezvous=meeting,
-            shown=["ups", *work, "--gpus", str(ranks), *where],
-        )
-    if outcome.state != "finished":
-        raise {"stopped": Stopped, "mistake": UserError, "gave_up": GaveUp}[outcome.state](outcome.reason)
-
-
-def _refuse_launchers() -> None:
-    if "RANK" in os.environ:
-        raise UserError(
-            "RANK is set: this command was started by another launcher (torchrun, mpirun), but starts its own ranks; "
-            "start it by itself, or use `ups train` without --gpus under that launcher"
-        )
 
 
 def evaluate(directory: Path) -> dict[str, Any]:
     """Judge a trained run (again) and write its `metrics.json`."""
-    config = _config_of(directory)
+    config = config_of(directory)
     done, wanted = _training(directory)["step"], config.training.steps
     if done < wanted:
         raise UserError(f"{directory} is trained to step {done} of {wanted}; finish it first, with its own command")
     details = directory / "evaluation" / "details.json"
     command = json.loads(details.read_text())["command"] if details.exists() else f"ups run {directory / 'config.yaml'}"
-    with _claimed(directory, config), Runtime.start(config.runtime, config.seed) as runtime:
+    with claimed_run(directory, config), Runtime.start(config.runtime, config.seed) as runtime:
         _, sources = _data(runtime, config, directory)
         return _evaluate(runtime, config, directory, sources, command)
 
@@ -148,11 +114,18 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
 def _timed_data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
     """`_data`, its seconds added up over interruptions."""
     began = time.monotonic()
-    try:
-        return _data(runtime, config, directory)
-    finally:
+
+    def note() -> None:
         if runtime.rank == 0:
             _note_seconds(directory, data=_seconds(directory).get("data", 0.0) + time.monotonic() - began)
+
+    try:
+        data = _data(runtime, config, directory)
+    except Stopped:
+        note()
+        raise
+    note()
+    return data
 
 
 def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
@@ -302,48 +275,12 @@ def _note_seconds(directory: Path, **seconds: float) -> dict[str, float]:
 def _finished(directory: Path, config: RunConfig) -> dict[str, Any] | None:
     """The metrics of a finished run; a run of another configuration is refused."""
     if (directory / "config.yaml").exists():
-        _check_same(directory, config)
+        check_same(directory, config)
     path = directory / "metrics.json"
     if not path.is_file() or not (directory / "report.html").is_file():
         return None
     metrics = json.loads(path.read_text())
     return metrics if metrics.get("state") == "finished" else None
-
-
-def _check_same(directory: Path, config: RunConfig) -> None:
-    """Refuse another configuration; how it is computed (`runtime`) may differ, because the result does not."""
-    ours, theirs = (_leaves(c.model_dump(mode="json", exclude={"runtime"})) for c in (config, _config_of(directory)))
-    if ours == theirs:
-        return
-    different = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
-    raise UserError(
-        f"{directory} belongs to another configuration ({', '.join(different[:3])} differ"
-        f"{'s' if len(different) == 1 else ''}); give this one another name=..., or remove that directory"
-    )
-
-
-def _leaves(value: Any, at: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        return {at: value}
-    return {k: v for key, inner in value.items() for k, v in _leaves(inner, f"{at}.{key}" if at else key).items()}
-
-
-def _config_of(directory: Path) -> RunConfig:
-    path = directory / "config.yaml"
-    if not path.is_file():
-        raise UserError(f"{directory} is not a run (it has no config.yaml); name a directory that `ups run` made")
-    return load_config(path, [], RunConfig)
-
-
-@contextmanager
-def _claimed(directory: Path, config: RunConfig, meeting: str | None = None) -> Iterator[None]:
-    """The run directory, ours alone while we work in it, with this configuration."""
-    with claimed(directory, meeting):
-        if (directory / "config.yaml").exists():
-            _check_same(directory, config)
-        else:
-            save_config(config, directory / "config.yaml")
-        yield
 
 
 def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig) -> None:

@@ -40,10 +40,10 @@ def train(
         from ups.distributed.supervisor import import_torch
 
         import_torch()
+        from ups.distributed.launch import train_on_ranks
 
-    from ups import pipeline
-
-    if gpus is None:
-        pipeline.train(config, overrides or [], runs)
+        train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous)
     else:
-        pipeline.train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous)
+        from ups import pipeline
+
+        pipeline.train(config, overrides or [], runs)

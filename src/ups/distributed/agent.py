@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -119,6 +120,7 @@ class Agent(LocalElasticAgent):
         self._neighbours: Neighbours | None = None
         self._started = self._looked = self._read = 0.0
         self._before = host_state()
+        self._unwritten = 0  # crashes that could not be counted on the disk
 
     # Signals
 
@@ -248,14 +250,14 @@ class Agent(LocalElasticAgent):
 
     def _stopped(self, late: list[int]) -> Outcome:
         """The ranks were asked to stop and did not decide anything themselves."""
+        if any(code not in (0, -signal.SIGTERM, -signal.SIGKILL) for code, _ in self._deaths.values()):
+            report = self._report([], None)
+            return Outcome("stopped", f"{report.what} while stopping ({report.path}); what was saved before is kept")
         if late:
             names = ", ".join(map(str, late))
             return Outcome(
                 "stopped", f"rank {names} did not leave in time and was killed; what was saved before is kept"
             )
-        if any(code not in (0, -signal.SIGTERM, -signal.SIGKILL) for code, _ in self._deaths.values()):
-            report = self._report([], None)
-            return Outcome("stopped", f"{report.what} while stopping ({report.path}); what was saved before is kept")
         return Outcome("stopped", "stopped before there was anything to save")
 
     def _crash(self, hang: Hang | None) -> RunResult:
@@ -271,8 +273,14 @@ class Agent(LocalElasticAgent):
         ]
         self.kill()
         delay = hang.seconds if hang else found - self._looked
-        report = self._report(living, hang, delay)
-        crashes = backoff.count_crash(self.job.directory, self.attempt)
+        try:
+            report = self._report(living, hang, delay)
+            crashes = backoff.count_crash(self.job.directory, self.attempt)
+        except OSError as error:  # a full disk, most likely; the ranks say so themselves if it lasts
+            self._unwritten += 1
+            what = f"rank {', '.join(map(str, sorted(self._deaths)))} failed, and no report could be written ({error})"
+            report = Report(self.job.directory / "crash", None, "unknown", what, what)
+            crashes = self._unwritten
         if crashes > self.job.config.restarts:
             say(f"{report.what}; giving up")
             reason = f"{crashes} crashes in a row without progress; {report.cause} See {report.path}"
@@ -340,8 +348,11 @@ class Agent(LocalElasticAgent):
     def kill(self) -> None:
         """End every rank of this node now, with whatever processes it started."""
         self._signal(signal.SIGKILL)
-        for process in self._processes().values():
-            process.wait(timeout=30)
+        for rank, process in self._processes().items():
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                say(f"rank {rank} (process {process.pid}) cannot be killed: it is stuck in the kernel; look at dmesg")
 
     def _signal(self, number: signal.Signals) -> None:
         for process in self._living().values():

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("universal-physics-stack", "torch", "numpy", "h5py", "pydantic", "safetensors", "einops", "matplotlib")
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+FAMILIES = ("NCCL_", "TORCH_", "GLOO_", "UPS_")
 
 
 def environment() -> dict[str, Any]:
@@ -28,8 +29,13 @@ def environment() -> dict[str, Any]:
             "cuda": torch.version.cuda,
             "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
         },
-        "variables": {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
+        "variables": {name: value for name, value in sorted(os.environ.items()) if _matters(name)},
     }
+
+
+def _matters(name: str) -> bool:
+    """Whether a variable can change what a run does; those that name files and folders would tell of the place."""
+    return name in VARIABLES or (name.startswith(FAMILIES) and not name.endswith(("FILE", "DIR", "HOME", "PATH")))
 
 
 def software() -> str:

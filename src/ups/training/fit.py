@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -31,8 +32,8 @@ from ups.training.trainer import Trainer
 
 VALIDATION = 48
 """At most so many validation trajectories a task are rolled out to choose a checkpoint."""
-TIMED = 20
-"""Steps of each rollout length that are timed to find an FNO's number of steps."""
+BLOCKS, TIMED = 5, 6
+"""Of each rollout length, so many times so many steps are timed to find an FNO's number of steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,11 +190,14 @@ def _seconds_per_step(
             trainer.state.step = int(start * training.steps) + 1
             for _ in range(3):
                 trainer.step()
-            began = time.perf_counter()
-            for _ in range(TIMED):
-                trainer.step()
-            if runtime.device.type == "cuda":
-                torch.cuda.synchronize()
-            mean += (end - start) * (time.perf_counter() - began) / TIMED
+            blocks = []  # the median of several: a machine that was busy for a moment must not halve the FNO's steps
+            for _ in range(BLOCKS):
+                began = time.perf_counter()
+                for _ in range(TIMED):
+                    trainer.step()
+                if runtime.device.type == "cuda":
+                    torch.cuda.synchronize()
+                blocks.append((time.perf_counter() - began) / TIMED)
+            mean += (end - start) * median(blocks)
         trainer.events.close()
     return mean
