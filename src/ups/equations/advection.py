@@ -75,7 +75,7 @@ class Advection(Line):
         return (self.beta * state.shape[1] / 2) * (state.roll(1, 1) - state.roll(-1, 1))
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
-        """The sampled start, shifted by βt. Unlike `solve`, it knows only samples of the function, as any solver would."""
+        """The sampled start, shifted by βt. `solve` knows the function; this, as any solver, only samples of it."""
         spectrum = torch.fft.rfft(u0)
         k = torch.arange(spectrum.shape[-1], dtype=torch.float64, device=u0.device)
         angle = -2 * torch.pi * self.beta * times.to(u0.device)[:, None] * k

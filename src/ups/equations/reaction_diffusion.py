@@ -33,10 +33,10 @@ class ReactionDiffusion(Line):
     about ρ/1000) fronts of width √(6ν/ρ) run into the regions with u = 0 at the speed 5√(νρ/6) or less, and meet.
     Published values: ν ∈ {0.5, 1, 2, 5}, ρ ∈ {1, 2, 5, 10}; a mean of 0.5 and ρ = 5 reach 0.99 at t = 0.92.
 
-    Strang splitting of two exact parts: the logistic curve at each point and the heat kernel in Fourier space. Steps grow
-    with the time passed, since a start as rough as these decays on all scales from 10⁻⁶/ν on; where u is uniform the
-    splitting is exact. The stored values are those at the cell centres, of a solution on at least 1024 points. Fronts
-    thinner than that grid resolves (2 points in √(ν/ρ)) are refused.
+    Strang splitting of two exact parts: the logistic curve at each point and the heat kernel in Fourier space. Steps
+    grow with the time passed, since a start as rough as these decays on all scales from 10⁻⁶/ν on; where u is uniform
+    the splitting is exact. The stored values are those at the cell centres, of a solution on at least 1024 points.
+    Fronts thinner than that grid resolves (2 points in √(ν/ρ)) are refused.
     """
 
     points: int = 128
@@ -57,7 +57,7 @@ class ReactionDiffusion(Line):
         thinnest = self.rho * (_POINTS_IN_A_FRONT / n) ** 2
         if self.nu < thinnest:
             raise UserError(
-                f"reaction_diffusion: nu is {self.nu}, and with rho = {self.rho} its fronts are too thin for {n} points; "
+                f"reaction_diffusion: nu is {self.nu}, and with rho = {self.rho} fronts are too thin for {n} points; "
                 f"give nu of at least {thinnest:.2g} or more points"
             )
 
