@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
@@ -74,7 +75,7 @@ class Equation(Protocol):
     def task(self) -> TaskSpec: ...
 
 
-class Line:
+class Line(ABC):
     """What equations of one changing field u on an interval have in common: frozen dataclasses derive from it.
 
     Periodic, of length 1 and without invariants, unless the equation says otherwise. It has `points`, `frames` and
@@ -130,9 +131,9 @@ class Line:
             source={"equation": self.name},
         )
 
+    @abstractmethod
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         """The solution started from u0 at t = 0, on u0's own grid."""
-        raise NotImplementedError
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X C"]:
         """The same trajectories from their first frame averaged to fewer points, as `roll` solves them there."""

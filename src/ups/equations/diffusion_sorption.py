@@ -131,8 +131,8 @@ def concentration(w: Float[Tensor, "*batch X"]) -> tuple[Float[Tensor, "*batch X
     held = w.clamp_min(lowest)
     v = held / 3
     for _ in range(3):
-        shifted = v.pow(1 / _EXPONENT)
-        v = v - (shifted - _OFFSET + _SORPTION * v - held) / (shifted / (_EXPONENT * v) + _SORPTION)
+        shifted = v.pow(1 / _EXPONENT)  # u + 10⁻⁶, of which Newton's step for w(v) = held is this quotient
+        v = (held + _OFFSET + (1 / _EXPONENT - 1) * shifted) / ((1 / _EXPONENT) * shifted / v + _SORPTION)
     u = held - _SORPTION * v
     slope = 1 / (1 + _SORPTION * _EXPONENT * v / (u + _OFFSET))
     return u + slope * (w - held), slope

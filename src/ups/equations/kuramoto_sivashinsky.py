@@ -36,7 +36,7 @@ class KuramotoSivashinsky(Line):
 
     The start is four waves of random order, amplitude and phase among those that grow, one of them the longest (so that
     no solution has a shorter period). They are let go for `warm_up` time units before the first stored frame: 100 lead
-    to the attractor from L = 16 to 128. Fourier pseudo-spectral, de-aliased by the 2/3 rule, ETDRK4 in time, on at
+    to the attractor from L = 22 to 128. Fourier pseudo-spectral, de-aliased by the 2/3 rule, ETDRK4 in time, on at
     least 3 points a unit length; stored are values at the `points` cell centres, for which 2 a unit length are enough.
     The mean is zero, to rounding.
     """
