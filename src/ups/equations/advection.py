@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.base import Line, solved_batch
 from ups.equations.initial import RandomWaves
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.fields import Batch, Invariant
 
 
 @dataclass(frozen=True)
-class Advection:
+class Advection(Line):
     """∂u/∂t + β ∂u/∂x = 0 on the periodic interval (0, 1).
 
     Every wave travels at speed β and keeps its shape, so the solution is the initial function at x − βt, and that is
@@ -32,13 +32,9 @@ class Advection:
     duration: float = 2.0
 
     name: ClassVar[str] = "advection"
-    channels: ClassVar[tuple[str, ...]] = ("u",)
-    static: ClassVar[tuple[str, ...]] = ()
-    steady: ClassVar[bool] = False
-    layout: ClassVar[str] = "pdebench-tensor"
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+        super().__post_init__()
         if not math.isfinite(self.beta):
             raise UserError(f"advection: beta is {self.beta}; give a finite speed")
 
@@ -51,36 +47,15 @@ class Advection:
         return f"1D_Advection_Sols_beta{float(self.beta)}.hdf5"
 
     @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points,))
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("periodic", 1)
-
-    @property
     def parameters(self) -> dict[str, float]:
         return {"beta": float(self.beta)}
 
     @property
-    def times(self) -> Float[Tensor, " T"]:
-        return frame_times(self.frames, self.duration)
-
-    def task(self) -> TaskSpec:
+    def invariants(self) -> tuple[Invariant, ...]:
         """The mean of point values is not quite constant: a kink of slope change J (where u₀ = |·|) moves it by up to
         J dx²/8 as it crosses a cell, and the worst draw has 16 kinks of J = 32π. Divided by the rms of 0.79: 254 dx².
         """
-        return TaskSpec(
-            name=self.name,
-            dimension=1,
-            channels=(Channel("u"),),
-            boundary=self.boundary,
-            latent_spacing=1 / 64,
-            parameters=("beta",),
-            dt=self.duration / (self.frames - 1),
-            invariants=(Invariant("u", tolerance=254 / self.points**2),),
-            source={"equation": self.name},
-        )
+        return (Invariant("u", tolerance=254 / self.points**2),)
 
     def solve(
         self,
@@ -99,14 +74,9 @@ class Advection:
         """−β ∂u/∂x by central differences: it sums to zero."""
         return (self.beta * state.shape[1] / 2) * (state.roll(1, 1) - state.roll(-1, 1))
 
-    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X C"]:
-        """The same trajectories from their first frame averaged to fewer points: the sampled start, shifted by βt.
-
-        Unlike `solve`, which knows the initial function, this knows only samples of it, as any solver would.
-        """
-        start = batch.values[:, 0, :, 0].double()
-        spectrum = torch.fft.rfft(start.reshape(len(batch), points, -1).mean(-1))
-        k = torch.arange(spectrum.shape[-1], dtype=torch.float64)
-        elapsed = (batch.times - batch.times[:, :1])[..., None]
-        shift = torch.polar(torch.ones(()).double(), -2 * torch.pi * self.beta * elapsed * k)
-        return torch.fft.irfft(spectrum[:, None] * shift, n=points)[..., None]
+    def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
+        """The sampled start, shifted by βt. `solve` knows the function; this, as any solver, only samples of it."""
+        spectrum = torch.fft.rfft(u0)
+        k = torch.arange(spectrum.shape[-1], dtype=torch.float64, device=u0.device)
+        angle = -2 * torch.pi * self.beta * times.to(u0.device)[:, None] * k
+        return torch.fft.irfft(spectrum[:, None] * torch.polar(torch.ones_like(angle), angle), n=u0.shape[-1])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import torch
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Grid, TaskSpec
+from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 
 
 class Equation(Protocol):
@@ -72,6 +73,90 @@ class Equation(Protocol):
         ...
 
     def task(self) -> TaskSpec: ...
+
+
+class Line(ABC):
+    """What equations of one changing field u on an interval have in common: frozen dataclasses derive from it.
+
+    Periodic, of length 1 and without invariants, unless the equation says otherwise. It has `points`, `frames` and
+    `duration` among its settings and says `name`, `solver`, `published_name`, `parameters`, `roll`, `solve`, `rate`.
+    """
+
+    name: ClassVar[str]
+    channels: ClassVar[tuple[str, ...]] = ("u",)
+    static: ClassVar[tuple[str, ...]] = ()
+    steady: ClassVar[bool] = False
+    layout: ClassVar[str] = "pdebench-tensor"
+    points: int
+    frames: int
+    duration: float
+
+    def __post_init__(self) -> None:
+        check_transient(self.name, self.points, self.frames, self.duration)
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        return (0.0, 1.0)
+
+    @property
+    def grid(self) -> Grid:
+        return Grid.cell_centred((self.points,), (self.extent,))
+
+    @property
+    def boundary(self) -> Boundary:
+        return Boundary.all("periodic", 1)
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        return {}
+
+    @property
+    def times(self) -> Float[Tensor, " T"]:
+        return frame_times(self.frames, self.duration)
+
+    @property
+    def invariants(self) -> tuple[Invariant, ...]:
+        return ()
+
+    def task(self) -> TaskSpec:
+        return TaskSpec(
+            name=self.name,
+            dimension=1,
+            channels=(Channel("u"),),
+            boundary=self.boundary,
+            latent_spacing=self.grid.lengths[0] / 64,
+            parameters=tuple(self.parameters),
+            dt=self.duration / (self.frames - 1),
+            invariants=self.invariants,
+            source={"equation": self.name},
+        )
+
+    @abstractmethod
+    def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
+        """The solution started from u0 at t = 0, on u0's own grid."""
+
+    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X C"]:
+        """The same trajectories from their first frame averaged to fewer points, as `roll` solves them there."""
+        start = batch.values[:, 0, :, 0].double().reshape(len(batch), points, -1).mean(-1)
+        return self.roll(start, batch.times[0] - batch.times[0, 0])[..., None]
+
+
+def march(
+    name: str,
+    u0: Float[Tensor, "B *space"],
+    times: Float[Tensor, " T"],
+    advance: Callable[[Tensor, float, float], Tensor],
+) -> Float[Tensor, "B T *space"]:
+    """The frames at `times`, from u0 at t = 0 on, by `advance(u, begin, end)`."""
+    u, now, frames = u0, 0.0, []
+    for time in times.tolist():
+        if time < now:
+            raise UserError(f"{name}: time {time} comes after {now}; give times from 0 on, in increasing order")
+        if round(time - now, 12) > 0:
+            u = advance(u, now, time)
+        frames.append(u)
+        now = time
+    return torch.stack(frames, 1)
 
 
 def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B T-1 *space C"]:

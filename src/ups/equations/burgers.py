@@ -13,11 +13,11 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from ups.equations import finite_volume
-from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.base import Line, march, solved_batch
 from ups.equations.exponential import ETDRK4
 from ups.equations.initial import RandomWaves
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.fields import Batch, Invariant
 
 _INTERNAL_POINTS = 1024
 _CELLS_PER_NU = 10
@@ -26,7 +26,7 @@ _SLOWEST = 2**-6
 
 
 @dataclass(frozen=True)
-class Burgers:
+class Burgers(Line):
     """∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x² on the periodic interval (0, 1). Note the viscosity: ν/π.
 
     Waves steepen into shocks of width about 4ν/(πΔu) within t ≈ 0.1, the shocks run into each other and decay. Two
@@ -48,13 +48,9 @@ class Burgers:
     duration: float = 2.0
 
     name: ClassVar[str] = "burgers"
-    channels: ClassVar[tuple[str, ...]] = ("u",)
-    static: ClassVar[tuple[str, ...]] = ()
-    steady: ClassVar[bool] = False
-    layout: ClassVar[str] = "pdebench-tensor"
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+        super().__post_init__()
         if not (math.isfinite(self.nu) and self.nu > 0):
             raise UserError(f"burgers: nu is {self.nu}; give a positive viscosity")
 
@@ -85,33 +81,12 @@ class Burgers:
         return f"1D_Burgers_Sols_Nu{float(self.nu)}.hdf5"
 
     @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points,))
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("periodic", 1)
-
-    @property
     def parameters(self) -> dict[str, float]:
         return {"nu": float(self.nu)}
 
     @property
-    def times(self) -> Float[Tensor, " T"]:
-        return frame_times(self.frames, self.duration)
-
-    def task(self) -> TaskSpec:
-        return TaskSpec(
-            name=self.name,
-            dimension=1,
-            channels=(Channel("u"),),
-            boundary=self.boundary,
-            latent_spacing=1 / 64,
-            parameters=("nu",),
-            dt=self.duration / (self.frames - 1),
-            invariants=(Invariant("u", tolerance=1e-5),),
-            source={"equation": self.name},
-        )
+    def invariants(self) -> tuple[Invariant, ...]:
+        return (Invariant("u", tolerance=1e-5),)
 
     def step(self, u: Float[Tensor, "B X"], dt: float, steps: int = 1) -> Float[Tensor, "B X"]:
         """Steps of the method that fits u's own number of points; dt is taken as given.
@@ -138,23 +113,15 @@ class Burgers:
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         """The solution started from u0 at t = 0, on u0's own grid."""
-        u, now, frames = u0, 0.0, []
-        for time in times.tolist():
-            if time < now:
-                raise UserError(f"burgers: time {time} comes after {now}; give times from 0 on, in increasing order")
-            u = self._advance(u, round(time - now, 12))  # rounded, so that equal intervals share their coefficients
-            frames.append(u)
-            now = time
-        return torch.stack(frames, 1)
+        return march(self.name, u0, times, self._advance)
 
-    def _advance(self, u: Float[Tensor, "B X"], interval: float) -> Float[Tensor, "B X"]:
+    def _advance(self, u: Float[Tensor, "B X"], begin: float, end: float) -> Float[Tensor, "B X"]:
         """March over an interval in equal stable steps.
 
         The step follows from each trajectory's own largest speed, which never grows, rounded up to a power of 2 so
         that trajectories can march together: it does not depend on what else is in the batch.
         """
-        if interval == 0:
-            return u
+        interval = round(end - begin, 12)  # so that equal intervals share their coefficients
         n = u.shape[-1]
         spectral = self.resolved_on(n)
         speed = (u - u.mean(-1, keepdim=True) if spectral else u).abs().amax(-1)
@@ -176,11 +143,6 @@ class Burgers:
         after = u.roll(-1, -1)
         flux = (u.square() + u * after + after.square()) / 6 - self.viscosity * n * (after - u)
         return (n * (flux.roll(1, -1) - flux))[..., None]
-
-    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X C"]:
-        """The same trajectories from their first frame averaged to fewer points, by the method that fits those."""
-        start = batch.values[:, 0, :, 0].double().reshape(len(batch), points, -1).mean(-1)
-        return self.roll(start, batch.times[0] - batch.times[0, 0])[..., None]
 
     def solve(
         self,
