@@ -3,7 +3,18 @@
 from ups.equations.advection import Advection
 from ups.equations.base import Equation
 from ups.equations.burgers import Burgers
+from ups.equations.compressible import Compressible1D, Compressible2D
 from ups.equations.darcy import Darcy
 from ups.equations.initial import RandomWaves
+from ups.equations.shallow_water import ShallowWater
 
-__all__ = ["Advection", "Burgers", "Darcy", "Equation", "RandomWaves"]
+__all__ = [
+    "Advection",
+    "Burgers",
+    "Compressible1D",
+    "Compressible2D",
+    "Darcy",
+    "Equation",
+    "RandomWaves",
+    "ShallowWater",
+]

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from ups.equations import Advection, Burgers, Darcy, Equation
+from ups.equations import Advection, Burgers, Compressible1D, Compressible2D, Darcy, Equation, ShallowWater
 from ups.errors import UserError
 
-EQUATIONS = {equation.name: equation for equation in (Advection, Burgers, Darcy)}
+EQUATIONS = {
+    equation.name: equation for equation in (Advection, Burgers, Darcy, Compressible1D, Compressible2D, ShallowWater)
+}
 
 
 def named_equation(name: str, settings: Mapping[str, float | str]) -> Equation:
