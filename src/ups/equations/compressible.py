@@ -198,9 +198,9 @@ class Compressible2D(_Compressible):
     merge within a few times 1.
 
     The scheme is that of one dimension, axis by axis in one step. Published: 128² points, mach 0.1 or 1, η = ζ = 0.1 or
-    0.01; 512² points with η = ζ = 10⁻⁸. Published texts give η as dynamic viscosity (not multiplied by ρ), as here: with
-    ρ₀ down to 0.1 the kinematic one is up to ten times η. Strong viscosity takes 10 to 30 cheap stages a step and not
-    shorter steps. Below mach 0.01 sound would take most of the work and the scheme's diffusion most of the flow: refused.
+    0.01; 512² points with η = ζ = 10⁻⁸. η is the dynamic viscosity (not multiplied by ρ): with ρ₀ down to 0.1 the
+    kinematic one is up to ten times as large. Strong viscosity takes 10 to 30 cheap stages a step, not shorter steps.
+    Below mach 0.01 sound would take most of the work and the scheme's diffusion most of the flow: refused.
     """
 
     mach: float = 0.1

@@ -61,7 +61,7 @@ def random_planes(
 def turbulent_planes(
     seed: int, ids: Sequence[int], n: int, mach: float, device: torch.device | str = "cpu"
 ) -> Float[Tensor, "B 4 X Y"]:
-    """Solenoidal random velocity of mean speed 1 in a uniform gas: ρ = 1, p = 1/(γM²), so that the sound's speed is 1/M.
+    """Solenoidal random velocity of mean speed 1 in a uniform gas: ρ = 1, p = 1/(γM²), so that of sound is 1/M.
 
     The velocity is that of `random_planes`, each mode projected on the direction across its wave vector.
     """

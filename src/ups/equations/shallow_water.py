@@ -34,10 +34,10 @@ class ShallowWater:
 
     Depth alone is stored, as published, and is not the whole state: a model needs two frames (`history=2`), and `rate`
     refuses; `roll` gives h, hu and hv. A cell cut by the dam holds the mean depth (to first order in its size). In the
-    published files it is one or the other by its centre, so that on 128² cells the 1,000 samples are about 100 different
-    ones: equal ones would be in train and test.
+    published files it is one or the other by its centre, so that on 128² cells 1,000 radii make 81 different samples:
+    equal ones would be in train and test.
 
-    HLLC fluxes of limited (monotonised central) h and v, SSP-RK2, Courant number 0.3. Published: 128² points, 101 frames.
+    HLLC fluxes of limited h and v (`muscl.py`), SSP-RK2, Courant number 0.3. Published: 128² points, 101 frames.
     """
 
     points: int = 128
