@@ -58,6 +58,10 @@ class _Compressible:
         return f"HLLC, MUSCL (monotonised central, primitive variables), SSP-RK2 on {self.points} cells an axis"
 
     @property
+    def published_name(self) -> str:
+        raise NotImplementedError
+
+    @property
     def grid(self) -> Grid:
         return Grid.cell_centred((self.points,) * len(self.extent), self.extent)
 

@@ -178,7 +178,7 @@ class Gas:
         return (cells[..., 1:] + cells[..., :-1]) / 2, gradient
 
     def diffuse(self, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"]) -> Float[Tensor, "B C *space"]:
-        """The viscous terms alone over dt, by the second-order Runge-Kutta-Legendre method (Meyer, Balsara, Aslam 2014).
+        """The viscous terms alone over dt, by the second-order Runge-Kutta-Legendre method (Meyer et al. 2014).
 
         s stages are stable over (s² + s − 2)/4 times what an Euler step is, so a time a hundred times too long costs
         20 of them. Trajectories that need as many stages go together.

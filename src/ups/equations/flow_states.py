@@ -69,11 +69,11 @@ def turbulent_planes(
     phase = 2 * math.pi * uniforms(seed, ids, 2 * modes).to(device).reshape(-1, 2, modes)
     i, j = _wave_numbers(device)
     across = torch.stack((-j, i)) / (i.square() + j.square()).sqrt()
-    amplitude = [
+    cosine, sine = (
         _weights(device) * (across * part).sum(1, keepdim=True) * across for part in (phase.cos(), phase.sin())
-    ]
-    speed = _mean(_superposed(*amplitude, _centres(_LATTICE, device)).square().sum(1).sqrt())
-    velocity = _superposed(*amplitude, _centres(n, device)) / speed[:, None, None, None]
+    )
+    speed = _mean(_superposed(cosine, sine, _centres(_LATTICE, device)).square().sum(1).sqrt())
+    velocity = _superposed(cosine, sine, _centres(n, device)) / speed[:, None, None, None]
     density = torch.ones_like(velocity[:, :1])
     return torch.cat((density, density / (GAMMA * mach**2), velocity), 1)
 

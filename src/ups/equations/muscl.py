@@ -24,7 +24,8 @@ _MOST_STEPS = 1_000_000
 class Balance(Protocol):
     """A system of conservation laws on a grid: what a step needs to know of it."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def rate(
         self, u: Float[Tensor, "B C *space"], flat: Bool[Tensor, "B *space"] | None
