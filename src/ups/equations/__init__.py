@@ -3,19 +3,24 @@
 from ups.equations.advection import Advection
 from ups.equations.base import Equation
 from ups.equations.burgers import Burgers
+from ups.equations.compressible import Compressible1D, Compressible2D
 from ups.equations.darcy import Darcy
 from ups.equations.diffusion_sorption import DiffusionSorption
 from ups.equations.initial import RandomWaves
 from ups.equations.kuramoto_sivashinsky import KuramotoSivashinsky
 from ups.equations.reaction_diffusion import ReactionDiffusion
+from ups.equations.shallow_water import ShallowWater
 
 __all__ = [
     "Advection",
     "Burgers",
+    "Compressible1D",
+    "Compressible2D",
     "Darcy",
     "DiffusionSorption",
     "Equation",
     "KuramotoSivashinsky",
     "RandomWaves",
     "ReactionDiffusion",
+    "ShallowWater",
 ]

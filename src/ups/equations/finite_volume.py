@@ -6,29 +6,62 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+_BLOCK = 16  # trajectories at a time on a CPU: at 1024 points their seven arrays stay in the second-level cache
 
-def burgers_rate(u: Float[Tensor, "B X"], dx: float, viscosity: float) -> Float[Tensor, "B X"]:
-    """d/dt of the cell averages of u on a periodic grid: −(F_{j+½} − F_{j−½})/dx.
 
-    States on both sides of a face come from slopes limited by van Leer's harmonic mean; the convective flux is
-    Engquist-Osher's, F(u⁻, u⁺) = ½ max(u⁻, 0)² + ½ min(u⁺, 0)², which is monotone and admits no expansion shock; the
-    viscous one is the central difference of the averages. One flux a face, so the mean is kept to rounding.
+def burgers_steps(
+    u: Float[Tensor, "B X"], dt: float, dx: float, viscosity: float, steps: int = 1
+) -> Float[Tensor, "B X"]:
+    """`steps` steps of Heun's method, an average of Euler steps (what bounds an Euler step bounds it), periodic.
+
+    An Euler step adds −(F_{j+½} − F_{j−½}) dt/dx to the cell averages. States on both sides of a face come from slopes
+    limited by van Leer's harmonic mean; the convective flux is Engquist-Osher's, F(u⁻, u⁺) = ½ max(u⁻, 0)² +
+    ½ min(u⁺, 0)², which is monotone and admits no expansion shock; the viscous one is the central difference of the
+    averages. One flux a face, so the mean is kept to rounding.
     """
-    padded = torch.cat((u[:, -2:], u, u[:, :2]), -1)
-    jump = padded[:, 1:] - padded[:, :-1]
-    before, after = jump[:, :-1], jump[:, 1:]
-    product = before * after
-    slope = torch.where(product > 0, product / (before + after), 0.0)  # half of van Leer's slope: cell centre to face
-    left = (padded[:, 1:-1] + slope)[:, :-1]
-    right = (padded[:, 1:-1] - slope)[:, 1:]
-    flux = 0.5 * (left.clamp_min(0.0).square() + right.clamp_max(0.0).square()) - (viscosity / dx) * jump[:, 1:-1]
-    return (flux[:, :-1] - flux[:, 1:]) / dx
+    if u.device.type == "cpu" and len(u) > _BLOCK:
+        return torch.cat([burgers_steps(block, dt, dx, viscosity, steps) for block in u.split(_BLOCK)])
+    # In units of 2 dx/dt the flux is max² + min² and nothing else needs a factor: memory traffic is the cost here.
+    unit = 2 * dx / dt
+    march = _March(u / unit, viscosity * dt / dx**2)
+    for _ in range(steps):
+        march.step()
+    return march.cells * unit
 
 
-def burgers_step(u: Float[Tensor, "B X"], dt: float, dx: float, viscosity: float) -> Float[Tensor, "B X"]:
-    """Heun's method, an average of Euler steps: what bounds an Euler step bounds it."""
-    euler = u + dt * burgers_rate(u, dx, viscosity)
-    return 0.5 * (u + euler + dt * burgers_rate(euler, dx, viscosity))
+class _March:
+    """Cells with two ghosts at each end, and the arrays that a step writes to, made once."""
+
+    def __init__(self, cells: Float[Tensor, "B X"], diffusion: float) -> None:
+        rows, n = cells.shape
+        self.wide = cells.new_empty(rows, n + 4)
+        self.cells = self.wide[:, 2:-2]
+        self.cells.copy_(cells)
+        self.diffusion = diffusion
+        self.jump = cells.new_empty(rows, n + 3)
+        self.slope, self.total = (cells.new_empty(rows, n + 2) for _ in range(2))
+        self.left, self.right = (cells.new_empty(rows, n + 1) for _ in range(2))
+        self.start = torch.empty_like(cells)
+
+    def step(self) -> None:
+        self.start.copy_(self.cells)
+        self._euler()
+        self._euler()
+        self.cells.add_(self.start).mul_(0.5)
+
+    def _euler(self) -> None:
+        wide, jump, slope, left, right = self.wide, self.jump, self.slope, self.left, self.right
+        wide[:, :2] = self.cells[:, -2:]
+        wide[:, -2:] = self.cells[:, :2]
+        torch.sub(wide[:, 1:], wide[:, :-1], out=jump)
+        before, after = jump[:, :-1], jump[:, 1:]
+        torch.add(before, after, out=self.total)
+        # Half of van Leer's slope, from the cell's centre to its face; where both jumps are zero it is 0/0, and zero.
+        torch.mul(before, after, out=slope).clamp_min_(0.0).div_(self.total).nan_to_num_(0.0)
+        torch.add(wide[:, 1:-2], slope[:, :-1], out=left).clamp_min_(0.0).square_()
+        torch.sub(wide[:, 2:-1], slope[:, 1:], out=right).clamp_max_(0.0).square_()
+        flux = left.add_(right).sub_(jump.mul_(self.diffusion)[:, 1:-1])
+        self.cells.add_(flux[:, :-1]).sub_(flux[:, 1:])
 
 
 def stable_step(speed: float, dx: float, viscosity: float) -> float:

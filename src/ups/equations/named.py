@@ -10,11 +10,14 @@ from typing import Any
 from ups.equations import (
     Advection,
     Burgers,
+    Compressible1D,
+    Compressible2D,
     Darcy,
     DiffusionSorption,
     Equation,
     KuramotoSivashinsky,
     ReactionDiffusion,
+    ShallowWater,
 )
 from ups.errors import UserError
 
@@ -23,10 +26,13 @@ EQUATIONS = {
     for equation in (
         Advection,
         Burgers,
+        Compressible1D,
+        Compressible2D,
         Darcy,
         DiffusionSorption,
         KuramotoSivashinsky,
         ReactionDiffusion,
+        ShallowWater,
     )
 }
 

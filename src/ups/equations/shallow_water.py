@@ -1,0 +1,196 @@
+"""The shallow water equations in two dimensions: a radial dam break."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.draws import uniforms
+from ups.equations.muscl import COURANT, check_times, face_states, heun, inflow, march
+from ups.errors import UserError
+from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+
+GRAVITY = 1.0
+_EXTENT = (-2.5, 2.5)
+_INSIDE, _OUTSIDE = 2.0, 1.0
+_LARGEST_RADIUS = 0.7
+_FRONT = 1.34  # speed of the planar bore between depths 2 and 1 is 1.337; a radial one is slower
+_LENGTH = _EXTENT[1] - _EXTENT[0]
+
+
+@dataclass(frozen=True)
+class ShallowWater:
+    """∂h/∂t + ∇·(hv) = 0,  ∂(hv)/∂t + ∇·(hvv) + ∇(h²/2) = 0 on (−2.5, 2.5)², gravity 1, open on all sides.
+
+    A circular dam breaks: depth 2 within a radius r ~ U(0.3, 0.7), 1 outside, at rest. A bore runs out and a
+    rarefaction in, which focuses at the centre and overshoots to a dip; the bore is at r ≈ 2 by t = 1, inside the
+    domain, so the mean of h is kept until then. One number is all that differs between samples.
+
+    Depth alone is stored, as published, and is not the whole state: a model needs two frames (`history=2`), and `rate`
+    refuses; `roll` gives h, hu and hv. A cell cut by the dam holds the mean depth (to first order in its size). In the
+    published files it is one or the other by its centre, so that on 128² cells 1,000 radii make 81 different samples:
+    equal ones would be in train and test.
+
+    HLLC fluxes of limited h and v (`muscl.py`), SSP-RK2, Courant number 0.3. Published: 128² points, 101 frames.
+    """
+
+    points: int = 128
+    frames: int = 101
+    duration: float = 1.0
+
+    name: ClassVar[str] = "shallow_water"
+    channels: ClassVar[tuple[str, ...]] = ("h",)
+    static: ClassVar[tuple[str, ...]] = ()
+    steady: ClassVar[bool] = False
+    layout: ClassVar[str] = "pdebench-grouped"
+
+    def __post_init__(self) -> None:
+        check_transient(self.name, self.points, self.frames, self.duration)
+
+    @property
+    def solver(self) -> str:
+        return f"HLLC, MUSCL (monotonised central), SSP-RK2 on {self.points} cells an axis"
+
+    @property
+    def published_name(self) -> str:
+        return "2D_rdb_NA_NA.h5"
+
+    @property
+    def grid(self) -> Grid:
+        return Grid.cell_centred((self.points, self.points), (_EXTENT, _EXTENT))
+
+    @property
+    def boundary(self) -> Boundary:
+        return Boundary.all("open", 2)
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        return {}
+
+    @property
+    def times(self) -> Float[Tensor, " T"]:
+        return frame_times(self.frames, self.duration)
+
+    def task(self) -> TaskSpec:
+        inside = _LARGEST_RADIUS + _FRONT * self.duration < _EXTENT[1]
+        return TaskSpec(
+            name=self.name,
+            dimension=2,
+            channels=(Channel("h"),),
+            boundary=self.boundary,
+            latent_spacing=_LENGTH / 32,
+            history=2,
+            dt=self.duration / (self.frames - 1),
+            invariants=(Invariant("h", tolerance=1e-5),) if inside else (),
+            source={"equation": self.name},
+        )
+
+    def roll(self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T 3 X Y"]:
+        """h, hu and hv at `times`, started from u0 at t = 0, on u0's own grid over the whole domain."""
+        water = Water(self.name, (_LENGTH / u0.shape[2], _LENGTH / u0.shape[3]))
+        if not water.admissible(u0).all():
+            raise UserError(f"{self.name}: a start has a depth that is not positive; the bed must be wet everywhere")
+        instants = times.tolist()
+        check_times(self.name, instants)
+        u, now, frames = u0, 0.0, []
+        for time in instants:
+            u = march(u, time - now, water.longest, lambda u, dt: heun(water, u, dt), self.name)
+            frames.append(u)
+            now = time
+        return torch.stack(frames, 1)
+
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
+        raise UserError(
+            f"{self.name}: depth alone has no rate, since the flow is not stored; score predictions of this task by "
+            "their conserved mean instead"
+        )
+
+    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
+        """The same dam breaks on fewer points per axis; only from t = 0, where the water is known to be at rest."""
+        n = batch.values.shape[2]
+        if points < 4 or n % points:
+            raise UserError(f"{self.name}: {points} points do not divide {n}; give a divisor of at least 4")
+        if batch.times[:, 0].any():
+            raise UserError(f"{self.name}: the flow of a later frame is not stored; give trajectories from t = 0")
+        h = batch.values[:, 0, ..., 0].double().unflatten(2, (points, -1)).unflatten(1, (points, -1)).mean((2, 4))
+        return self.roll(_at_rest(h), batch.times[0])[:, :, 0, ..., None]
+
+    def radii(self, seed: int, ids: Sequence[int]) -> Float[Tensor, " B"]:
+        """The dams' radii; each depends on (seed, index) alone."""
+        return 0.3 + 0.4 * uniforms(seed, ids, 1)[:, 0]
+
+    def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B 3 X Y"]:
+        x = self.grid.positions[0].to(device)
+        distance = (x[:, None].square() + x.square()).sqrt()
+        radius = self.radii(seed, ids).to(device)[:, None, None]
+        share = ((radius - distance) / (_LENGTH / self.points) + 0.5).clamp(0.0, 1.0)
+        return _at_rest(_OUTSIDE + (_INSIDE - _OUTSIDE) * share)
+
+    def solve(
+        self,
+        seed: int,
+        ids: Sequence[int],
+        times: Float[Tensor, " T"] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Batch:
+        times = self.times if times is None else times
+        rolled = self.roll(self.start(seed, ids, device), times)
+        return solved_batch(self, ids, times, rolled[:, :, 0, ..., None])
+
+
+@dataclass(frozen=True)
+class Water:
+    """The discrete equations for h, hu, hv on cells of sides `spacing`, open on all sides."""
+
+    name: str
+    spacing: tuple[float, float]
+
+    def admissible(self, u: Float[Tensor, "B 3 X Y"]) -> Bool[Tensor, "B X Y"]:
+        return (u[:, 0] > 0) & u.isfinite().all(1)
+
+    def longest(self, u: Float[Tensor, "B 3 X Y"]) -> Float[Tensor, " B"]:
+        wave = (GRAVITY * u[:, 0]).sqrt()
+        speed = (u[:, 1:].abs() / u[:, :1] + wave[:, None]).flatten(2).amax(2)
+        return COURANT / (speed / speed.new_tensor(self.spacing)).amax(1)
+
+    def rate(self, u: Float[Tensor, "B 3 X Y"], flat: Bool[Tensor, "B X Y"] | None) -> Float[Tensor, "B 3 X Y"]:
+        w = torch.cat((u[:, :1], u[:, 1:] / u[:, :1]), 1)
+        change = torch.zeros_like(u)
+        for axis, dx in enumerate(self.spacing):
+            left, right = face_states(w, axis - 2, "open", flat)
+            change += inflow(_hllc(left, right, axis), axis - 2, dx)
+        return change
+
+
+def _hllc(
+    left: Float[Tensor, "B 3 *faces"], right: Float[Tensor, "B 3 *faces"], axis: int
+) -> Float[Tensor, "B 3 *faces"]:
+    """The flux of h, hu, hv across faces: two waves for depth and normal flow, between which the velocity along the
+    face comes from the side the water comes from.
+
+    Outer speeds are the extremes of the water's own and of Roe's mean: no expansion shocks, no negative depths.
+    """
+    n, t = 1 + axis, 2 - axis
+    h_l, h_r, u_l, u_r = left[:, 0], right[:, 0], left[:, n], right[:, n]
+    root_l, root_r = h_l.sqrt(), h_r.sqrt()
+    mean = (root_l * u_l + root_r * u_r) / (root_l + root_r)
+    wave = (GRAVITY * (h_l + h_r) / 2).sqrt()
+    slow = torch.minimum(u_l - GRAVITY**0.5 * root_l, mean - wave).clamp_max(0.0)
+    fast = torch.maximum(u_r + GRAVITY**0.5 * root_r, mean + wave).clamp_min(0.0)
+    q_l, q_r = h_l * u_l, h_r * u_r
+    push_l, push_r = q_l * u_l + GRAVITY * h_l.square() / 2, q_r * u_r + GRAVITY * h_r.square() / 2
+    flux = torch.empty_like(left)
+    flux[:, 0] = (fast * q_l - slow * q_r + slow * fast * (h_r - h_l)) / (fast - slow)
+    flux[:, n] = (fast * push_l - slow * push_r + slow * fast * (q_r - q_l)) / (fast - slow)
+    flux[:, t] = flux[:, 0] * torch.where(flux[:, 0] >= 0, left[:, t], right[:, t])
+    return flux
+
+
+def _at_rest(h: Float[Tensor, "B X Y"]) -> Float[Tensor, "B 3 X Y"]:
+    return torch.stack((h, torch.zeros_like(h), torch.zeros_like(h)), 1)
