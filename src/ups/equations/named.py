@@ -7,10 +7,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from ups.equations import Advection, Burgers, Darcy, Equation
+from ups.equations import (
+    Advection,
+    Burgers,
+    Darcy,
+    DiffusionReaction,
+    Equation,
+    GrayScott,
+    Vorticity,
+    Wave,
+)
 from ups.errors import UserError
 
-EQUATIONS = {equation.name: equation for equation in (Advection, Burgers, Darcy)}
+EQUATIONS: dict[str, type[Equation]] = {
+    equation.name: equation
+    for equation in (
+        Advection,
+        Burgers,
+        Darcy,
+        DiffusionReaction,
+        GrayScott,
+        Vorticity,
+        Wave,
+    )
+}
 
 
 def named_equation(name: str, settings: Mapping[str, float | str]) -> Equation:
