@@ -6,6 +6,7 @@ from ups.equations.burgers import Burgers
 from ups.equations.darcy import Darcy
 from ups.equations.diffusion_reaction import DiffusionReaction
 from ups.equations.gray_scott import GrayScott
+from ups.equations.incompressible import Incompressible
 from ups.equations.initial import RandomWaves
 from ups.equations.vorticity import Vorticity
 from ups.equations.wave import Wave
@@ -17,6 +18,7 @@ __all__ = [
     "DiffusionReaction",
     "Equation",
     "GrayScott",
+    "Incompressible",
     "RandomWaves",
     "Vorticity",
     "Wave",

@@ -49,10 +49,12 @@ class GrayScott:
 
     Fourier pseudo-spectral and ETDRK4, as published, on at least 128 points an axis; averages over the `points` cells
     are stored. All waves are kept: cutting a third of them to avoid aliasing costs ten times the error that aliasing
-    makes (2·10⁻⁴ of the solution at t = 50 on 128 points, 4·10⁻⁸ on 256). Starts: A = 1 − s/2, B = s/2 with 0 ≤ s ≤ 1, in one half of the samples 24 Gaussian bumps of width 0.03 to
-    0.1, in the other ½ + ½ tanh(2f − 2.4) of a random Fourier series f of waves up to 12 and variance 1. The published
-    starts are of these two kinds, their numbers are not published; these live on under every published pair (a start
-    with more B than AB² > (F + k)B allows, or with too little A left around it, dies out in some).
+    makes (2·10⁻⁴ of the solution at t = 50 on 128 points, 4·10⁻⁸ on 256).
+
+    Starts: A = 1 − s/2, B = s/2 with 0 ≤ s ≤ 1, in one half of the samples 24 Gaussian bumps of width 0.03 to 0.1, in
+    the other ½ + ½ tanh(2f − 2.4) of a random Fourier series f of waves up to 12 and variance 1. The published starts
+    are of these two kinds, their numbers are not published; these live on under every published pair, where larger
+    blots, which use up their A, or less B die out in some.
     """
 
     points: int = 128

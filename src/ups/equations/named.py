@@ -14,6 +14,7 @@ from ups.equations import (
     DiffusionReaction,
     Equation,
     GrayScott,
+    Incompressible,
     Vorticity,
     Wave,
 )
@@ -27,6 +28,7 @@ EQUATIONS: dict[str, type[Equation]] = {
         Darcy,
         DiffusionReaction,
         GrayScott,
+        Incompressible,
         Vorticity,
         Wave,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -20,7 +20,7 @@ from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 
 _LARGEST_WAVE = 20
-_COURANT = 0.8
+COURANT = 0.8
 _SLOWEST = 0.125
 _LONGEST = 1.0
 _MOST_POINTS = 1024
@@ -32,8 +32,8 @@ class Vorticity:
 
     The data of the Fourier neural operator's paper: vortices of a smooth random start merge while a diagonal shear is
     pumped; laminar at ν = 10⁻³, chaotic by t ≈ 10 at 10⁻⁴ and 10⁻⁵. The start is Gaussian with the covariance
-    2·7³(−∇² + 49)^(−5/2), as the published data were drawn (the paper prints 7^(3/2)), of waves up to 20. Published: 64²
-    points, ν = 10⁻³ to t = 50, 10⁻⁴ to 30, 10⁻⁵ to 20, frames 1 apart. The mean of ω is zero and stays so.
+    2·7³(−∇² + 49)^(−5/2), as the published data were drawn (the paper prints 7^(3/2)), of waves up to 20. Published are
+    64² points, ν = 10⁻³ to t = 50, 10⁻⁴ to 30, 10⁻⁵ to 20, frames 1 apart. The mean of ω is zero and stays so.
 
     Fourier pseudo-spectral, de-aliased by the 2/3 rule, ETDRK4 with a Courant number of 0.8, on as many points as keep
     the waves at which viscosity ends the cascade, |k| ≈ 1.5 √(ω/ν); averages over the `points` cells are stored.
@@ -114,10 +114,18 @@ class Vorticity:
         """The solution started from w at t = 0, on its own grid, under the equation's own force or another."""
         force = self.force(w.shape[-1], w.device) if force is None else force
 
-        def go_on(state: Tensor, now: float, later: float) -> Tensor:
-            return advance(state, force, self.nu, now, later)
+        return torch.stack(list(self._states(w, force, times)), 1)
 
-        return torch.stack(list(march(self.name, w, times, go_on)), 1)
+    def _states(
+        self, w: Float[Tensor, "B n n"], force: Float[Tensor, "n n"], times: Float[Tensor, " T"]
+    ) -> Iterator[Float[Tensor, "B n n"]]:
+        def march_on(state: Tensor, dt: float, steps: int) -> Tensor:
+            return step(state, force, self.nu, dt, steps)
+
+        def go_on(state: Tensor, now: float, later: float) -> Tensor:
+            return advance(state, now, later, speeds, march_on, COURANT)
+
+        yield from march(self.name, w, times, go_on)
 
     def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
         """Central fluxes through the faces, with velocities from differences of ψ along them; it sums to zero."""
@@ -145,11 +153,8 @@ class Vorticity:
         n = self.points * self.refinement
         force = self.force(n, device)
 
-        def go_on(state: Tensor, now: float, later: float) -> Tensor:
-            return advance(state, force, self.nu, now, later)
-
         def frames(start: Tensor) -> Tensor:
-            states = march(self.name, start, times, go_on)
+            states = self._states(start, force, times)
             return torch.stack([cell_averages(w[:, None], self.points)[:, 0].to(torch.float32) for w in states], 1)
 
         return solved_batch(self, ids, times, in_rows(frames, self.start(seed, ids, n, device))[..., None])
@@ -171,10 +176,9 @@ def refinement(points: int, nu: float) -> int:
 def check_viscosity(name: str, nu: float, points: int) -> None:
     if not (math.isfinite(nu) and nu > 0):
         raise UserError(f"{name}: nu is {nu}; give a positive viscosity")
-    if points * refinement(points, nu) > max(_MOST_POINTS, 2 * points):
-        least = 2 * (3 * 1.5 / (2 * math.pi * _MOST_POINTS)) ** 2
+    if points_needed(nu) > max(_MOST_POINTS, points):
         raise UserError(
-            f"{name}: nu is {nu}, whose smallest vortices {_MOST_POINTS} points do not resolve; give at least {least:.1e}"
+            f"{name}: nu is {nu}, for whose smallest vortices {_MOST_POINTS} points are too few; give at least 1e-6"
         )
 
 
@@ -190,9 +194,7 @@ def face_velocities(
 
     Differences of ψ between the face's corners: what flows into a cell flows out, to rounding.
     """
-    all_waves = waves(n, 1.0, spectrum.device)
-    corner = torch.exp(0.5j / n * (all_waves.x + all_waves.y)) * all_waves.resolved / all_waves.square.clamp_min(1.0)
-    psi = n * torch.fft.irfft2(spectrum * corner, s=(n, n))  # at the corner of larger x and y
+    psi = n * torch.fft.irfft2(spectrum * _corner(n, spectrum.device), s=(n, n))
     return psi - psi.roll(1, -1), psi.roll(1, -2) - psi
 
 
@@ -221,32 +223,46 @@ def step(
 
 
 def advance(
-    w: Float[Tensor, "B n n"], force: Float[Tensor, "*B n n"], nu: float, now: float, later: float
-) -> Float[Tensor, "B n n"]:
-    """March over an interval in stable steps.
+    state: Tensor,
+    now: float,
+    later: float,
+    speed: Callable[[Tensor], Float[Tensor, " B"]],
+    march_on: Callable[[Tensor, float, int], Tensor],
+    courant: float,
+) -> Tensor:
+    """March over an interval in stable steps: `march_on(state, dt, steps)` with dt · n · speed ≤ `courant`.
 
-    The step follows from each flow's own speed, rounded up to a power of 2: flows that need the same step march
-    together, in the whole batch, so that none depends on what else is in it. Speeds are looked at again once a time
-    unit, during which the force changes them little.
+    The step follows from each flow's own speed, rounded up to a power of 2. The whole batch marches with every step
+    that one of it needs, so that no flow depends on what else is in it. Speeds are looked at again once a time unit,
+    during which a force changes them little.
     """
+    n = state.shape[-1]
     pieces = math.ceil(round((later - now) / _LONGEST, 9))
     piece = (later - now) / pieces
     for _ in range(pieces):
-        level = (speeds(w) / _SLOWEST).clamp_min(1.0).log2().ceil()
+        level = (speed(state) / _SLOWEST).clamp_min(1.0).log2().ceil()
         if not level.isfinite().all():
             raise UserError("the flow is not finite; give a finite start and force")
-        marched = w
+        marched = state
         for value in level.unique().tolist():
-            steps = math.ceil(piece * w.shape[-1] * _SLOWEST * 2**value / _COURANT)
-            there = step(w, force, nu, round(piece / steps, 12), steps)
-            marched = torch.where((level == value)[:, None, None], there, marched)
-        w = marched
-    return w
+            steps = math.ceil(piece * n * _SLOWEST * 2**value / courant)
+            there = march_on(state, round(piece / steps, 12), steps)
+            marched = torch.where((level == value).reshape(-1, *(1,) * (state.dim() - 1)), there, marched)
+        state = marched
+    return state
 
 
 @lru_cache(maxsize=16)
 def _integrator(n: int, nu: float, dt: float, device: torch.device) -> ETDRK4:
     return ETDRK4.build(-nu * waves(n, 1.0, device).square, dt)
+
+
+@lru_cache(maxsize=16)
+def _corner(n: int, device: torch.device) -> Complex[Tensor, "K L"]:
+    """From vorticity at the centres to ψ at the cells' corners of larger x and y."""
+    all_waves = waves(n, 1.0, device)
+    shift = torch.exp(0.5j / n * (all_waves.x + all_waves.y))
+    return shift * all_waves.resolved / all_waves.square.clamp_min(1.0)
 
 
 @lru_cache(maxsize=16)

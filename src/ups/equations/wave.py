@@ -44,7 +44,8 @@ class Wave:
     Solved without error in time: −c²∇² has the positive spectrum of a symmetric operator (in the inner product with
     weight 1/c²), and u(t) = cos(t√(−c²∇²)) u₀ is a Chebyshev series of it, with as many terms as leapfrog would need
     steps to be stable. The Laplacian is spectral. So with constant c the solution is exact, and always the energy
-    ½∫((∂u/∂t)²/c² + |∇u|²) is kept to rounding. A frontier between layers is known to a cell only, which costs 0.1 % at 128 points.
+    ½∫((∂u/∂t)²/c² + |∇u|²) is kept to rounding. A frontier between layers is known to a
+    cell only, which costs 0.1 % at 128 points.
 
     One frame is not the whole state: a model needs two. The mean of u is not conserved (that of ∂u/∂t /c² is).
     """
