@@ -20,7 +20,7 @@ from ups.equations import (
 )
 from ups.errors import UserError
 
-EQUATIONS: dict[str, type[Equation]] = {
+EQUATIONS = {
     equation.name: equation
     for equation in (
         Advection,
