@@ -5,11 +5,16 @@ from ups.equations.base import Equation
 from ups.equations.burgers import Burgers
 from ups.equations.compressible import Compressible1D, Compressible2D
 from ups.equations.darcy import Darcy
+from ups.equations.diffusion_reaction import DiffusionReaction
 from ups.equations.diffusion_sorption import DiffusionSorption
+from ups.equations.gray_scott import GrayScott
+from ups.equations.incompressible import Incompressible
 from ups.equations.initial import RandomWaves
 from ups.equations.kuramoto_sivashinsky import KuramotoSivashinsky
 from ups.equations.reaction_diffusion import ReactionDiffusion
 from ups.equations.shallow_water import ShallowWater
+from ups.equations.vorticity import Vorticity
+from ups.equations.wave import Wave
 
 __all__ = [
     "Advection",
@@ -17,10 +22,15 @@ __all__ = [
     "Compressible1D",
     "Compressible2D",
     "Darcy",
+    "DiffusionReaction",
     "DiffusionSorption",
     "Equation",
+    "GrayScott",
+    "Incompressible",
     "KuramotoSivashinsky",
     "RandomWaves",
     "ReactionDiffusion",
     "ShallowWater",
+    "Vorticity",
+    "Wave",
 ]

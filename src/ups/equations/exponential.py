@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Float, Inexact
 from torch import Tensor
 
 
@@ -20,18 +20,18 @@ class ETDRK4:
     (Kassam and Trefethen, 2005).
     """
 
-    whole: Float[Tensor, " K"]
-    half: Float[Tensor, " K"]
-    stage: Float[Tensor, " K"]
-    first: Float[Tensor, " K"]
-    middle: Float[Tensor, " K"]
-    last: Float[Tensor, " K"]
+    whole: Float[Tensor, " *K"]
+    half: Float[Tensor, " *K"]
+    stage: Float[Tensor, " *K"]
+    first: Float[Tensor, " *K"]
+    middle: Float[Tensor, " *K"]
+    last: Float[Tensor, " *K"]
 
     @classmethod
-    def build(cls, linear: Float[Tensor, " K"], dt: float) -> ETDRK4:
+    def build(cls, linear: Float[Tensor, " *K"], dt: float) -> ETDRK4:
         z = linear.to(torch.float64) * dt
         angles = math.pi * (torch.arange(32, dtype=torch.float64, device=z.device) + 0.5) / 16
-        r = z[:, None] + torch.polar(torch.ones_like(angles), angles)
+        r = z[..., None] + torch.polar(torch.ones_like(angles), angles)
         exp = r.exp()
         return cls(
             whole=z.exp(),
@@ -42,7 +42,7 @@ class ETDRK4:
             last=dt * ((-4 - 3 * r - r**2 + exp * (4 - r)) / r**3).real.mean(-1),
         )
 
-    def step(self, v: Complex[Tensor, "B K"], nonlinear: Callable[[Tensor], Tensor]) -> Complex[Tensor, "B K"]:
+    def step(self, v: Inexact[Tensor, "B *K"], nonlinear: Callable[[Tensor], Tensor]) -> Inexact[Tensor, "B *K"]:
         n_v = nonlinear(v)
         decayed = self.half * v
         a = decayed + self.stage * n_v

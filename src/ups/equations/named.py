@@ -13,11 +13,16 @@ from ups.equations import (
     Compressible1D,
     Compressible2D,
     Darcy,
+    DiffusionReaction,
     DiffusionSorption,
     Equation,
+    GrayScott,
+    Incompressible,
     KuramotoSivashinsky,
     ReactionDiffusion,
     ShallowWater,
+    Vorticity,
+    Wave,
 )
 from ups.errors import UserError
 
@@ -29,10 +34,15 @@ EQUATIONS = {
         Compressible1D,
         Compressible2D,
         Darcy,
+        DiffusionReaction,
         DiffusionSorption,
+        GrayScott,
+        Incompressible,
         KuramotoSivashinsky,
         ReactionDiffusion,
         ShallowWater,
+        Vorticity,
+        Wave,
     )
 }
 

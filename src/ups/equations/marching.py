@@ -1,0 +1,41 @@
+"""March batches through time: at the wanted times, and in batches of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.errors import UserError
+
+
+def march(
+    name: str, state: Tensor, times: Float[Tensor, " T"], advance: Callable[[Tensor, float, float], Tensor]
+) -> Iterator[Tensor]:
+    """The states at `times`, started at t = 0; `advance(state, now, later)` gives the later state."""
+    now = 0.0
+    for time in times.tolist():
+        if time < now:
+            raise UserError(f"{name}: time {time} comes after {now}; give times from 0 on, in increasing order")
+        if time > now:
+            state = advance(state, now, time)
+        yield state
+        now = time
+
+
+def in_rows(solve: Callable[..., Tensor], *inputs: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *out"]:
+    """`solve(*inputs)` in batches of one fixed size, the last one filled up with copies of its first row.
+
+    A matrix product or Fourier transform may round differently in a batch of another size, and a trajectory must not
+    depend on what else is made with it. Small batches stay in a CPU's cache; large ones keep a GPU busy.
+    """
+    rows = 8 if inputs[0].device.type == "cpu" else 64
+    solved = []
+    for start in range(0, len(inputs[0]), rows):
+        part = [tensor[start : start + rows] for tensor in inputs]
+        size = len(part[0])
+        filled = [torch.cat((t, t[:1].expand(rows - size, *t.shape[1:]))) if size < rows else t for t in part]
+        solved.append(solve(*filled)[:size])
+    return torch.cat(solved)
