@@ -39,6 +39,32 @@ class Header:
         return len(self.times) == 1
 
 
+class Described:
+    """Gives a dataset the properties that its header has."""
+
+    header: Header
+
+    @property
+    def task(self) -> str:
+        return self.header.task
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.header.channels
+
+    @property
+    def grid(self) -> Grid:
+        return self.header.grid
+
+    @property
+    def times(self) -> Float[Tensor, " T"]:
+        return self.header.times
+
+    @property
+    def boundary(self) -> Boundary:
+        return self.header.boundary
+
+
 def trajectory(header: Header, batch: Batch, row: int) -> Trajectory:
     """One trajectory of a batch that was read from a file with this header."""
     return Trajectory(
