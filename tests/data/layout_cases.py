@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ups.data.header import Header
-from ups.fields import Batch, Boundary, Grid, Side
+from ups.fields import Batch, Boundary, Grid, Header, Side
 
 
 def header_of(
@@ -40,7 +39,9 @@ def batch_of(header: Header, count: int, seed: int = 0) -> Batch:
         grid=header.grid,
         boundary=header.boundary,
         parameters={
-            name: draw(count, dtype=torch.float64) if value is None else torch.full((count,), value, dtype=torch.float64)
+            name: draw(count, dtype=torch.float64)
+            if value is None
+            else torch.full((count,), value, dtype=torch.float64)
             for name, value in header.parameters.items()
         },
         static={name: draw(count, *shape) for name in header.static},

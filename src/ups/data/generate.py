@@ -22,13 +22,16 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import h5py
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from ups.data.pdebench import TensorWriter
+from ups.data.header import batch_from
+from ups.data.layouts import named_layout
 from ups.durable import sync
 from ups.equations import Equation
 from ups.errors import UserError
+from ups.fields import Header
 
 CHUNK = 64
 VERSION = 1  # of the bytes a solver makes; raised when any solver's output changes
@@ -189,17 +192,26 @@ def _end_with_parent() -> None:
 
 
 def _assemble(equation: Equation, count: int, seed: int, key: str, folder: Path, path: Path) -> None:
-    attributes = {
-        "equation": equation.name,
-        "solver": equation.solver,
-        "seed": seed,
-        "version": VERSION,
-        "key": key,
-    }
-    writer = TensorWriter(path, count, equation.grid, equation.times, equation.steady, equation.parameters, attributes)
-    with writer:
+    header = Header(
+        task=equation.name,
+        channels=equation.channels,
+        grid=equation.grid,
+        times=equation.times,
+        boundary=equation.boundary,
+        parameters=equation.parameters,
+        static=equation.static,
+        notes={
+            "equation": equation.name,
+            "solver": equation.solver,
+            "seed": seed,
+            "version": VERSION,
+            "key": key,
+        },
+    )
+    with named_layout(equation.layout).writer(path, header, count) as writer:
         for chunk in range(_chunks(count)):
-            size = _size(chunk, count)
+            size, first = _size(chunk, count), chunk * CHUNK
             arrays = load_file(_chunk_path(folder, chunk))
-            static = {name: arrays[f"static.{name}"][:size] for name in equation.static}
-            writer.write(chunk * CHUNK, arrays["values"][:size], static)
+            static = {name: arrays[f"static.{name}"][:size].numpy() for name in equation.static}
+            values, rows = arrays["values"][:size].numpy(), np.arange(first, first + size)
+            writer.write(batch_from(header, rows, slice(None), values, static))

@@ -25,12 +25,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.data.description import from_json
+from ups.data.description import described
 from ups.data.hdf5 import array, centred_axis, check_finite, checked_rows, coordinate, even_times, open_file, read_rows
-from ups.data.header import Described, Header
+from ups.data.header import Described
 from ups.data.well_boundary import inner_walls, names_of, read_boundary
 from ups.errors import UserError
-from ups.fields import AXES, Batch, Grid
+from ups.fields import AXES, Batch, Grid, Header
 
 GROUPS = ("dimensions", "scalars", "t0_fields", "t1_fields", "t2_fields", "boundary_conditions")
 _EXTRA = ("additional_information",)
@@ -108,14 +108,13 @@ class WellFile(Described):
         self.path = Path(path)
         with open_file(self.path) as file:
             _check_groups(file, self.path)
-            text = file.attrs.get("ups")
-            described = from_json(text) if isinstance(text, str) else None
+            known = described(file, self.path)
             dims = names_of(file["dimensions"].attrs, "spatial_dims", f"{self.path}: dimensions")
             self._count = _count(file, dims, self.path)
             shape = tuple(len(coordinate(_group(file, "dimensions"), dim, self.path)) for dim in dims)
-            times = _times(file, self._count, described is not None, self.path)
+            times = _times(file, self._count, self.path)
             self._times: Float[Tensor, "B T"] | None = times if times.dim() == 2 else None
-            self._parameters = {} if described else _attributes(file)
+            self._parameters = {} if known else _attributes(file, self.path)
             self._scalars = list(_scalars(file, self._count, times.shape[-1], self.path))
             self._walls: list[tuple[str, bool]] = []
             fields = [
@@ -123,12 +122,12 @@ class WellFile(Described):
                 for order in range(3)
                 for stored in _fields(file, order, dims, self._count, times, shape, self.path)
             ]
-            if described is None:
-                described = self._read_header(file, dims, fields, times)
+            if known is None:
+                known = self._read_header(file, dims, fields, times)
             else:
-                vectors = dict(grouped(described.channels, len(dims)))
+                vectors = dict(grouped(known.channels, len(dims)))
                 fields = [replace(f, names=vectors[f.key]) if f.order and f.key in vectors else f for f in fields]
-            self.header = replace(described, task=task) if task else described
+            self.header = replace(known, task=task) if task else known
             self._check_described(shape, fields, times)
         self._channels = _arranged(self.channels, fields)
         self._fields = {name: stored for stored in fields for name in stored.names}
@@ -272,7 +271,8 @@ def _check_groups(file: h5py.File, path: Path) -> None:
 
 def _count(file: h5py.File, dims: Sequence[str], path: Path) -> int:
     try:
-        count, dimension = int(file.attrs["n_trajectories"]), int(file.attrs["n_spatial_dims"])
+        numbers = [np.asarray(file.attrs[key]).item() for key in ("n_trajectories", "n_spatial_dims")]
+        count, dimension = (int(number) for number in numbers)
     except (KeyError, TypeError, ValueError):
         raise UserError(
             f"{path}: the attributes n_trajectories and n_spatial_dims must be whole numbers; fetch the file again"
@@ -289,12 +289,12 @@ def _flag(item: h5py.Dataset | h5py.Group, key: str) -> bool:
     return bool(item.attrs.get(key, False))
 
 
-def _times(file: h5py.File, count: int, exact: bool, path: Path) -> Float[Tensor, "*B T"]:
+def _times(file: h5py.File, count: int, path: Path) -> Float[Tensor, "*B T"]:
     stored = array(_group(file, "dimensions"), "time", path)[()].astype(np.float64)
     rows = stored.reshape(-1, stored.shape[-1]) if stored.ndim in (1, 2) and stored.size else np.full((1, 2), np.nan)
     if not (np.isfinite(rows).all() and (np.diff(rows, axis=1) > 0).all()) or len(rows) not in (1, count):
         raise UserError(f"{path}: 'time' has shape {stored.shape}; it must be increasing times, (T) or (B, T)")
-    even = torch.stack([torch.from_numpy(row) if exact else even_times(row) for row in rows])
+    even = torch.stack([even_times(row) for row in rows])
     return even[0] if bool((even == even[0]).all()) else even
 
 
@@ -316,7 +316,7 @@ def _axis(stored: np.ndarray, periodic: bool) -> tuple[Float[Tensor, " n"], tupl
     return torch.from_numpy(stored), (float(stored[0]), float(stored[0] + cells * dx))
 
 
-def _attributes(file: h5py.File) -> dict[str, float]:
+def _attributes(file: h5py.File, path: Path) -> dict[str, float]:
     """The simulation's parameters that are one number; others (names of setups) say nothing to a model."""
     found = {}
     for name in (

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 from ups.errors import UserError
-from ups.fields import AXES, Boundary, Kind, Side
+from ups.fields import AXES, Boundary, Header, Kind, Side
 
 _KINDS: dict[str, Kind] = {"WALL": "reflecting", "OPEN": "open", "PERIODIC": "periodic"}
 _ENDS = ("0", "L")
@@ -33,7 +33,7 @@ def read_boundary(groups: h5py.Group, dims: Sequence[str], channels: Sequence[st
     """A wall is `value` where the file stores a value for every channel, else `reflecting`; what is unsaid is open."""
     sides: list[list[Kind]] = [["open", "open"] for _ in dims]
     values: dict[tuple[int, int], dict[str, float]] = {}
-    for name in groups:
+    for name in map(str, groups):
         group, kind, axes = _condition(groups, name, dims, path)
         on = _mask(group, axes)
         for number, axis in enumerate(axes):
@@ -55,21 +55,15 @@ def read_boundary(groups: h5py.Group, dims: Sequence[str], channels: Sequence[st
 
 def inner_walls(groups: h5py.Group, dims: Sequence[str], path: Path) -> Iterator[tuple[str, bool]]:
     """Walls given point by point over the whole domain: where their masks lie, and whether each sample has its own."""
-    for name in groups:
+    for name in map(str, groups):
         group, kind, axes = _condition(groups, name, dims, path)
         if kind == "WALL" and len(axes) > 1 and axes == tuple(dims):
             yield f"{groups.name}/{name}/mask", _dataset(group, "mask").ndim > len(axes)
 
 
-def write_boundary(
-    groups: h5py.Group,
-    boundary: Boundary,
-    fields: Sequence[tuple[str, tuple[str, ...]]],
-    channels: Sequence[str],
-    shape: Sequence[int],
-) -> None:
+def write_boundary(groups: h5py.Group, header: Header, fields: Sequence[tuple[str, tuple[str, ...]]]) -> None:
     """A group a side (periodic: an axis); walls with values have one a field, as the format wants it."""
-    for axis, points, pair in zip(AXES[: len(shape)], shape, boundary.sides, strict=True):
+    for axis, points, pair in zip(AXES[: header.grid.dimension], header.grid.shape, header.boundary.sides, strict=True):
         if pair[0].kind == "periodic":
             _write(groups, f"{axis}_periodic", axis, "PERIODIC", points, (0, -1))
             continue
@@ -80,7 +74,7 @@ def write_boundary(
             elif side.kind != "value":
                 _write(groups, f"{name}_wall", axis, "WALL", points, at)
             else:
-                given = dict(zip(channels, side.value or (0.0,) * len(channels), strict=True))
+                given = dict(zip(header.channels, side.value or (0.0,) * len(header.channels), strict=True))
                 for field, parts in fields:
                     group = _write(groups, f"{name}_wall_{field}", axis, "WALL", points, at, field)
                     numbers = [given[part] for part in parts]
@@ -112,7 +106,7 @@ def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
 def _mask(group: h5py.Group, axes: Sequence[str]) -> np.ndarray:
     """Where the condition holds, in every sample."""
     mask = np.asarray(_dataset(group, "mask")[()], dtype=bool)
-    return mask.all(axis=tuple(range(mask.ndim - len(axes)))) if mask.ndim > len(axes) else mask
+    return np.asarray(mask.all(axis=tuple(range(mask.ndim - len(axes)))))
 
 
 def _wall_values(group: h5py.Group, on: np.ndarray, end: int, dims: Sequence[str]) -> dict[str, float]:
