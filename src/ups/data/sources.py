@@ -17,6 +17,7 @@ from ups.data.open import open_dataset
 from ups.data.sampler import mix
 from ups.data.splits import Splits, check_disjoint, split
 from ups.data.tasks import register, task, task_from_mapping
+from ups.data.views import pdebench_view
 from ups.equations import Equation
 from ups.equations.named import named_equation
 from ups.errors import UserError
@@ -47,7 +48,8 @@ def open_source(
     """
     root = Path(data.root).expanduser() if data.root else folder
     source = _made(name, config, data, root, seed, report) if config.make else _opened(name, config, root)
-    spec = source.spec
+    # Published flows come in periodic and in open boxes: what holds at the walls is the data's to say.
+    spec = replace(source.spec, boundary=source.train.boundary)
     if config.latent_spacing is not None:
         spec = replace(spec, latent_spacing=config.latent_spacing)
     times = source.train.times
@@ -105,7 +107,8 @@ def _opened(name: str, config: TaskConfig, root: Path) -> Source:
 
     def opened(file: str) -> Dataset:
         path = Path(file).expanduser()
-        return open_dataset(path if path.is_absolute() else root / path, name, **options)
+        dataset = open_dataset(path if path.is_absolute() else root / path, name, **options)
+        return pdebench_view(dataset) if files.view else dataset
 
     train = Joined([opened(file) for file in files.train])
     if files.validation is None:
