@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from ups.cli.data_fetch import fetch
 from ups.cli.data_inspect import inspect
 from ups.cli.data_make import make
 from ups.cli.evaluate import evaluate
@@ -47,7 +48,7 @@ app.add_typer(data, name="data")
 
 for command in (run, train, evaluate, report, simulate, explain):
     app.command()(command)
-for command in (make, inspect):
+for command in (make, inspect, fetch):
     data.command()(command)
 
 
