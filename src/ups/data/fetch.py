@@ -1,8 +1,8 @@
 """Fetch a published file: resumable, checked, and under its name only when it is whole.
 
 Bytes go to a hidden `.NAME.part` beside the final name. A broken connection is taken up again where it broke, a second
-call goes on where the first was stopped, and a server that cannot do that sends the file from its start. What the server
-calls this version of the file (its ETag) is kept beside the part, so that two versions are never mixed.
+call goes on where the first was stopped, and a server that cannot do that sends the file from its start. What the
+server calls this version of the file (its ETag) is kept beside the part, so that two versions are never mixed.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ def fetch(file: Published, folder: str | Path, progress: Progress | None = None)
         raise UserError(
             f"{final}: the disk is full; free some space and start again, what has arrived is kept"
         ) from error
+    finally:
+        if part.exists() and part.stat().st_size == 0:
+            _forget(part)
     if file.checksum is not None and (found := _checksum(part, file.checksum)) != file.checksum:
         _forget(part)
         raise UserError(

@@ -1,8 +1,8 @@
 """Which data files are published, where, and what they must be.
 
-PDEBench's files have their published names; names, addresses and checksums are facts, in `published.csv`. The Well's and
-PDEGym's are `well/DATASET/PATH` and `pdegym/DATASET/PATH`: they lie on Hugging Face, which is asked for their sizes and
-checksums, and for what a pattern matches. An address is a name too.
+PDEBench's files have their published names; names, addresses and checksums are facts, in `published.csv`. The Well's
+and PDEGym's are `well/DATASET/PATH` and `pdegym/DATASET/PATH`: they lie on Hugging Face, which is asked for their sizes
+and checksums, and for what a pattern matches. An address is a name too.
 """
 
 from __future__ import annotations

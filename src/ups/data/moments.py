@@ -1,0 +1,151 @@
+"""Means, spreads and changes of every field of a dataset, exact in their sums, in the form of The Well's stats.yaml.
+
+    mean, std, rms                      of u over trajectories, frames and space
+    mean_delta, std_delta, rms_delta    of u(t + dt) − u(t)
+
+Each frame of each trajectory is summed alone and the sums are added exactly (fsum), so neither the pieces in which the
+data are read, nor their order, nor the number of workers can change a digit. Deviations are taken from the frame's own
+mean before they are squared: with a mean of 1e8 and a spread of 1, E[u²] − E[u]² would have no digit left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from ups import durable
+from ups.data.workers import worker_pool
+from ups.errors import UserError
+from ups.fields import AXES, Dataset
+
+BLOCK_BYTES = 1 << 26  # of one read: 64 MiB
+KINDS = ("mean", "std", "rms", "mean_delta", "std_delta", "rms_delta")
+
+Moments = dict[str, dict[str, float]]
+"""Of each field: mean, std and rms, and the three of its changes where it changes in time."""
+_Sums = dict[str, np.ndarray]
+"""Of each field ("u") and its changes ("u delta"): mean, mean squared deviation and mean square of every frame."""
+
+Progress = Callable[[int, int], None]
+
+
+def moments(dataset: Dataset, workers: int = 1, progress: Progress | None = None) -> Moments:
+    """One pass over a dataset, in memory that does not grow with it. `progress(done, total)` counts pieces."""
+    if len(dataset) == 0:
+        raise UserError(f"{dataset.task}: there are no trajectories to take statistics of")
+    sums: dict[str, list[np.ndarray]] = {}
+    pieces = list(_pieces(dataset))
+    for done, found in enumerate(_each(dataset, pieces, min(workers, len(pieces)))):
+        for name, array in found.items():
+            sums.setdefault(name, []).append(array)
+        if progress is not None:
+            progress(done + 1, len(pieces))
+    names = [name for name in sums if not name.endswith(" delta")]
+    return {
+        name: _pooled(sums[name], "") | (_pooled(sums[delta], "_delta") if (delta := f"{name} delta") in sums else {})
+        for name in names
+    }
+
+
+def _pieces(dataset: Dataset) -> Iterator[tuple[range, slice]]:
+    """Whole trajectories, several at once if they are small, or runs of frames of one if it is large."""
+    frames = len(dataset.times)
+    frame_bytes = 4 * math.prod(dataset.grid.shape) * max(1, len(dataset.channels))
+    if frame_bytes * frames <= BLOCK_BYTES:
+        step = BLOCK_BYTES // (frame_bytes * frames)
+        for first in range(0, len(dataset), step):
+            yield range(first, min(first + step, len(dataset))), slice(0, frames)
+        return
+    step = max(1, BLOCK_BYTES // frame_bytes)
+    for row in range(len(dataset)):
+        for first in range(0, frames, step):
+            yield range(row, row + 1), slice(first, min(first + step, frames))
+
+
+def _each(dataset: Dataset, pieces: Sequence[tuple[range, slice]], workers: int) -> Iterator[_Sums]:
+    if workers == 1:
+        for rows, frames in pieces:
+            yield _sums(dataset, rows, frames)
+        return
+    with worker_pool(workers) as pool:
+        futures = [pool.submit(_sums, dataset, rows, frames) for rows, frames in pieces]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def _sums(dataset: Dataset, rows: range, frames: slice) -> _Sums:
+    """A piece's sums. One frame more is read where there is one, for the change to it."""
+    more = slice(frames.start, min(frames.stop + 1, len(dataset.times)))
+    batch = dataset.read(rows, more)
+    length = frames.stop - frames.start
+    found: _Sums = {}
+
+    def add(name: str, values: np.ndarray) -> None:
+        """Values of (trajectories, frames, points)."""
+        values = np.ascontiguousarray(values, dtype=np.float64)
+        found[name] = _frame_sums(values[:, :length])
+        if values.shape[1] > 1:
+            found[f"{name} delta"] = _frame_sums(np.diff(values, axis=1))
+
+    values = batch.values.cpu().numpy().reshape(len(rows), more.stop - more.start, -1, len(dataset.channels))
+    for number, name in enumerate(dataset.channels):
+        add(name, values[..., number])
+    for name, field in batch.forcings.items():
+        if field.dim() == batch.values.dim() - 1:
+            add(name, field.cpu().numpy().reshape(*values.shape[:3]))
+    if frames.start == 0:
+        constant = {name: field for name, field in batch.forcings.items() if name not in found}
+        for name, field in {**batch.static, **constant}.items():
+            add(name, field.cpu().numpy().reshape(len(rows), 1, -1))
+    return found
+
+
+def _frame_sums(values: np.ndarray) -> np.ndarray:
+    """(3, frames): reduced along the last axis alone, so that a frame's sums do not depend on its neighbours."""
+    mean = values.mean(-1)
+    spread = np.square(values - mean[..., None]).mean(-1)
+    square = np.square(values).mean(-1)
+    return np.stack([mean, spread, square]).reshape(3, -1)
+
+
+def _pooled(parts: Sequence[np.ndarray], suffix: str) -> dict[str, float]:
+    means, spreads, squares = (np.concatenate([part[kind] for part in parts]) for kind in range(3))
+    mean = math.fsum(means) / len(means)
+    variance = (math.fsum(spreads) + math.fsum(np.square(means - mean))) / len(means)
+    rms = math.sqrt(math.fsum(squares) / len(squares))
+    return {f"mean{suffix}": mean, f"std{suffix}": math.sqrt(variance), f"rms{suffix}": rms}
+
+
+def well_statistics(found: Moments, vectors: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """The same in The Well's form: a kind of number first, then a field; a vector's components are a list.
+
+    `vectors` names the components of each vector: {"velocity": ("velocity_x", "velocity_y")}.
+    """
+    part_of = {component: vector for vector, components in vectors.items() for component in components}
+    form: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+    for name, numbers in found.items():
+        for kind, value in numbers.items():
+            if name in part_of:
+                form[kind].setdefault(part_of[name], []).append(value)
+            else:
+                form[kind][name] = value
+    return form
+
+
+def vectors_of(dataset: Dataset) -> dict[str, tuple[str, ...]]:
+    """Channels named as The Well names components, `velocity_x` and `velocity_y`, one for each axis, are a vector."""
+    axes = AXES[: dataset.grid.dimension]
+    stems = [name.removesuffix("_x") for name in dataset.channels if name.endswith("_x")]
+    components = {stem: tuple(f"{stem}_{axis}" for axis in axes) for stem in stems}
+    return {stem: names for stem, names in components.items() if len(names) > 1 and {*names} <= {*dataset.channels}}
+
+
+def write_statistics(form: Mapping[str, Any], path: Path) -> None:
+    """As stats.yaml; Python writes floats so that they read back equal."""
+    durable.write(path, yaml.safe_dump(dict(form), sort_keys=True).encode())
