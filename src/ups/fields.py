@@ -271,9 +271,39 @@ class TaskSpec:
         return tuple(channel.name for channel in self.channels)
 
 
-class Dataset(Protocol):
-    """Trajectories of one task on one grid, read lazily."""
+@dataclass(frozen=True, eq=False)
+class Header:
+    """What all trajectories of a dataset have in common: known when it is opened, needed before it is written.
 
+    `parameters` has one entry a name: its value, or None where it differs between trajectories. `forcings` says of each
+    whether it depends on time. `notes` are facts about how the data came to be (solver, seed, key), plain values.
+    `test_at` is the end of the data that publications test on.
+    """
+
+    task: str
+    channels: tuple[str, ...]
+    grid: Grid
+    times: Float[Tensor, " T"]
+    boundary: Boundary
+    parameters: Mapping[str, float | None] = field(default_factory=dict)
+    static: tuple[str, ...] = ()
+    forcings: Mapping[str, bool] = field(default_factory=dict)
+    masked: bool = False
+    dtype: torch.dtype = torch.float32
+    licence: str = ""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    test_at: Literal["first", "last"] = "first"
+
+    @property
+    def steady(self) -> bool:
+        return len(self.times) == 1
+
+
+class Dataset(Protocol):
+    """Trajectories of one task on one grid, read lazily. Task, channels, grid, times and boundary are the header's."""
+
+    @property
+    def header(self) -> Header: ...
     @property
     def task(self) -> str: ...
     @property

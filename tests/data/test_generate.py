@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ups.data.generate import CHUNK, data_key, generate
-from ups.data.pdebench import TensorFile
+from ups.data.pdebench.tensor import TensorFile
 from ups.equations import Advection, Burgers, Darcy
 from ups.errors import UserError
 
@@ -103,7 +103,7 @@ def test_any_reader_of_the_published_layout_opens_our_files(tmp_path):
         assert np.allclose(file["x-coordinate"], (np.arange(16) + 0.5) / 16)
         assert np.allclose(file["t-coordinate"], [0, 1, 2, 3])  # one entry too many, as published
         assert file.attrs["beta"] == 0.4 and file.attrs["seed"] == 9 and file.attrs["equation"] == "advection"
-        assert {"solver", "version", "parameters", "key"} <= set(file.attrs)
+        assert {"solver", "version", "key", "ups"} <= set(file.attrs)
     with h5py.File(generate(Darcy(points=8), 2, 0, tmp_path / "d.hdf5")) as file:
         assert file["tensor"].shape == (2, 1, 8, 8) and file["nu"].shape == (2, 8, 8)
         assert set(np.unique(file["nu"][()])) <= {np.float32(0.1), np.float32(1)}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ups.data.generate import generate
 from ups.data.joined import Joined, Subset
-from ups.data.pdebench import TensorFile
+from ups.data.pdebench.tensor import TensorFile
 from ups.equations import Advection, Burgers
 from ups.errors import UserError
 

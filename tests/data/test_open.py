@@ -7,7 +7,7 @@ import torch
 from ups.data.generate import generate
 from ups.data.open import open_dataset
 from ups.data.pairs import PairsFile
-from ups.data.pdebench import TensorFile
+from ups.data.pdebench.tensor import TensorFile
 from ups.equations import Advection
 from ups.errors import UserError
 

@@ -5,7 +5,7 @@ import torch
 
 from ups.data.generate import generate
 from ups.data.joined import Joined, Subset
-from ups.data.pdebench import TensorFile
+from ups.data.pdebench.tensor import TensorFile
 from ups.data.splits import Splits, check_disjoint, content_hashes, split
 from ups.equations import Advection, Darcy
 from ups.errors import UserError

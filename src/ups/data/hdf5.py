@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +19,11 @@ from ups.errors import UserError
 from ups.fields import Grid
 
 
+def is_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 does; it may still be truncated."""
+    return bool(h5py.is_hdf5(path))
+
+
 def open_file(path: Path) -> h5py.File:
     """Open for reading. Readers open for each read, so that a dataset can be handed to other processes."""
     if not path.is_file():
@@ -29,13 +34,25 @@ def open_file(path: Path) -> h5py.File:
         raise UserError(f"{path} is not HDF5 or is truncated ({error}); fetch or make it again") from error
 
 
+def holds(path: Path, what: Callable[[h5py.File], bool]) -> bool:
+    """Whether a file is HDF5 and `what` is true of it."""
+    if not is_hdf5(path):
+        return False
+    with open_file(path) as file:
+        return what(file)
+
+
+def precision(data: h5py.Dataset) -> torch.dtype:
+    return torch.float64 if data.dtype.itemsize == 8 else torch.float32
+
+
 def array(file: h5py.File | h5py.Group, name: str, path: Path) -> h5py.Dataset:
     """The array of that name; it must hold float32 or float64."""
     item = file.get(name)
     if not isinstance(item, h5py.Dataset):
         held = ", ".join(sorted(file)[:8]) or "nothing"
         raise UserError(f"{path} has no dataset {name!r} (it holds {held}); the file is damaged or of another layout")
-    if item.dtype.kind != "f":
+    if item.dtype.kind != "f" or item.dtype.itemsize not in (4, 8):
         raise UserError(f"{path}: {name!r} is of type {item.dtype}; it must be float32 or float64")
     return item
 
@@ -79,9 +96,8 @@ def read_rows(data: Any, rows: np.ndarray, frames: slice | None = None) -> np.nd
     selection = () if frames is None else (frames,)
     unique, back = np.unique(rows, return_inverse=True)
     pieces = [data[(slice(start, stop), *selection)] for start, stop in _runs(unique)]
-    if not pieces:
-        return data[(slice(0, 0), *selection)]
-    return np.concatenate(pieces)[back]
+    found = np.concatenate(pieces)[back] if pieces else data[(slice(0, 0), *selection)]
+    return found.astype(found.dtype.newbyteorder("="), copy=False)
 
 
 def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -123,16 +139,20 @@ class WholeFile:
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self.file = h5py.File(self._temporary, "w")
 
+    def discard(self) -> None:
+        """Leave nothing of what was written."""
+        self.file.close()
+        self._temporary.unlink(missing_ok=True)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.file.close()
         if kind is not None:
-            self._temporary.unlink(missing_ok=True)
-            return
+            return self.discard()
+        self.file.close()
         sync(self._temporary)
         self._temporary.rename(self.path)
         sync(self.path.parent)

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.fields import Batch, Boundary, Conditions, Grid, Trajectory
+from ups.errors import UserError
+from ups.fields import Batch, Boundary, Conditions, Grid, Header, Trajectory
 
 
-@dataclass(frozen=True, eq=False)
-class Header:
-    """The description of a data file.
+class Described:
+    """Gives a dataset with a header the properties that are its header's."""
 
-    `parameters` has one entry a name: its value, or None where it differs between trajectories. `forcings` says of each
-    whether it depends on time. `notes` are facts about how the data came to be (solver, seed, key), plain values.
-    """
-
-    task: str
-    channels: tuple[str, ...]
-    grid: Grid
-    times: Float[Tensor, " T"]
-    boundary: Boundary
-    parameters: Mapping[str, float | None] = field(default_factory=dict)
-    static: tuple[str, ...] = ()
-    forcings: Mapping[str, bool] = field(default_factory=dict)
-    masked: bool = False
-    dtype: torch.dtype = torch.float32
-    licence: str = ""
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    header: Header
 
     @property
-    def steady(self) -> bool:
-        return len(self.times) == 1
+    def task(self) -> str:
+        return self.header.task
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.header.channels
+
+    @property
+    def grid(self) -> Grid:
+        return self.header.grid
+
+    @property
+    def times(self) -> Float[Tensor, " T"]:
+        return self.header.times
+
+    @property
+    def boundary(self) -> Boundary:
+        return self.header.boundary
 
 
 def trajectory(header: Header, batch: Batch, row: int) -> Trajectory:
@@ -66,3 +67,103 @@ def common(headers: list[Header]) -> Header:
         for name, value in first.parameters.items()
     }
     return replace(first, parameters=parameters)
+
+
+def header_of(trajectories: Sequence[Trajectory]) -> Header:
+    """The header of trajectories that are to go into one file: they must share all but values and parameters."""
+    if not trajectories:
+        raise UserError("there are no trajectories to write; give at least one")
+    first = trajectories[0]
+    if not isinstance(first.space, Grid):
+        raise UserError(f"trajectories of {first.task!r} lie on scattered points; only those on a grid can be written")
+    for number, other in enumerate(trajectories):
+        for what, same in (
+            ("grid", isinstance(other.space, Grid) and other.space.same_as(first.space)),
+            ("times", torch.equal(other.times, first.times)),
+            ("channels", other.channels == first.channels),
+            ("boundary", other.boundary == first.boundary),
+            ("task", other.task == first.task),
+            ("licence", other.licence == first.licence),
+            ("names of conditions", _names(other) == _names(first)),
+            ("precision", other.values.dtype == first.values.dtype),
+        ):
+            if not same:
+                raise UserError(f"trajectory {number} has another {what} than the first; write them to separate files")
+    parameters = {
+        name: float(value) if all(t.conditions.parameters[name] == value for t in trajectories) else None
+        for name, value in first.conditions.parameters.items()
+    }
+    return Header(
+        task=first.task,
+        channels=first.channels,
+        grid=first.space,
+        times=first.times.double(),
+        boundary=first.boundary,
+        parameters=parameters,
+        static=tuple(first.conditions.static),
+        forcings={name: field.dim() > first.space.dimension for name, field in first.conditions.forcings.items()},
+        masked=first.mask is not None,
+        dtype=first.values.dtype,
+        licence=first.licence,
+    )
+
+
+def _names(trajectory: Trajectory) -> tuple[set[str], set[str], set[str], bool]:
+    conditions = trajectory.conditions
+    return set(conditions.parameters), set(conditions.static), set(conditions.forcings), trajectory.mask is not None
+
+
+def batch_of(header: Header, trajectories: Sequence[Trajectory]) -> Batch:
+    """Trajectories as a batch; they are those the header was made of."""
+    return Batch(
+        task=header.task,
+        values=torch.stack([t.values for t in trajectories]),
+        times=header.times.expand(len(trajectories), -1),
+        grid=header.grid,
+        boundary=header.boundary,
+        parameters={
+            name: torch.tensor([float(t.conditions.parameters[name]) for t in trajectories], dtype=torch.float64)
+            for name in header.parameters
+        },
+        static={name: torch.stack([t.conditions.static[name] for t in trajectories]) for name in header.static},
+        ids=torch.arange(len(trajectories)),
+        forcings={name: torch.stack([t.conditions.forcings[name] for t in trajectories]) for name in header.forcings},
+        mask=torch.stack([t.mask for t in trajectories if t.mask is not None]) if header.masked else None,
+    )
+
+
+def rows_of(header: Header, count: int) -> dict[str, Float[Tensor, " B"]]:
+    """The parameters that all trajectories share, as a batch of `count` has them."""
+    return {
+        name: torch.full((count,), value, dtype=torch.float64)
+        for name, value in header.parameters.items()
+        if value is not None
+    }
+
+
+def batch_from(
+    header: Header,
+    rows: Int[np.ndarray, " B"],
+    frames: slice,
+    values: Float[np.ndarray, "B T *space C"],
+    static: Mapping[str, np.ndarray] | None = None,
+    parameters: Mapping[str, Float[Tensor, " B"]] | None = None,
+) -> Batch:
+    """What a reader has read, as a batch; `parameters` are those that differ between trajectories."""
+    return Batch(
+        task=header.task,
+        values=torch.from_numpy(values),
+        times=header.times[frames].expand(len(rows), -1),
+        grid=header.grid,
+        boundary=header.boundary,
+        parameters={**rows_of(header, len(rows)), **(parameters or {})},
+        static={name: torch.from_numpy(field) for name, field in (static or {}).items()},
+        ids=torch.from_numpy(rows),
+    )
+
+
+def not_kept(header: Header, static: bool = False, forcings: bool = False, mask: bool = False) -> list[str]:
+    """In words, what a layout drops that keeps only the things said."""
+    lost = [] if static else [f"static field {name}" for name in header.static]
+    lost += [] if forcings else [f"forcing {name}" for name in header.forcings]
+    return lost + (["the mask"] if header.masked and not mask else [])

@@ -8,14 +8,13 @@ from dataclasses import replace
 from itertools import accumulate
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from ups.data.header import Described, common
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Dataset, Grid
+from ups.fields import Batch, Dataset
 
 
-class Subset:
+class Subset(Described):
     """Some trajectories of a dataset, in the given order. A batch's ids are positions in the subset."""
 
     def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
@@ -24,26 +23,7 @@ class Subset:
             raise UserError(f"trajectory {out[0]} is not in the dataset, which has {len(dataset)}; choose from those")
         self.dataset = dataset
         self.indices = tuple(indices)
-
-    @property
-    def task(self) -> str:
-        return self.dataset.task
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self.dataset.channels
-
-    @property
-    def grid(self) -> Grid:
-        return self.dataset.grid
-
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return self.dataset.times
-
-    @property
-    def boundary(self) -> Boundary:
-        return self.dataset.boundary
+        self.header = dataset.header
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -53,7 +33,7 @@ class Subset:
         return replace(batch, ids=torch.tensor(list(indices), dtype=torch.int64))
 
 
-class Joined:
+class Joined(Described):
     """Several datasets of one task on one grid and one set of times, end to end: e.g. the files of three β.
 
     Parameters stay those of each trajectory. A batch's ids are positions in the whole.
@@ -76,27 +56,8 @@ class Joined:
                         f"dataset {number} of {first.task!r} has another {what} than the first; join equals"
                     )
         self.parts = tuple(parts)
+        self.header = common([part.header for part in parts])
         self._starts = (0, *accumulate(len(part) for part in parts))
-
-    @property
-    def task(self) -> str:
-        return self.parts[0].task
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self.parts[0].channels
-
-    @property
-    def grid(self) -> Grid:
-        return self.parts[0].grid
-
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return self.parts[0].times
-
-    @property
-    def boundary(self) -> Boundary:
-        return self.parts[0].boundary
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -13,14 +13,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.data.header import Described, rows_of
 from ups.data.tasks import task as registered_task
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Grid
+from ups.fields import Batch, Grid, Header
 
 Convention = Literal["cell_centred", "nodal"]
 
 
-class PairsFile:
+class PairsFile(Described):
     """Pairs x → y on the unit square as a steady Dataset: x is the task's static field, y its solution.
 
     x and y are (N, X, Y), (N, 1, X, Y) or (N, X, Y, 1); x may be boolean. Such files do not say where their points lie,
@@ -43,10 +44,6 @@ class PairsFile:
             raise UserError(
                 f"{self.path}: pairs are one static field and one solution in two dimensions; task {task!r} is not"
             )
-        self.task = task
-        self.channels = spec.channel_names
-        self.boundary: Boundary = spec.boundary
-        self.parameters = {name: float(value) for name, value in (parameters or {}).items()}
         arrays = _load(self.path)
         self._static_name = spec.static[0]
         self._x = _fields(arrays, "x", self.path)
@@ -57,15 +54,22 @@ class PairsFile:
             )
         for name, values in (
             (f"static field {self._static_name!r} (x)", self._x),
-            (f"channel {self.channels[0]!r} (y)", self._y),
+            (f"channel {spec.channel_names[0]!r} (y)", self._y),
         ):
             finite = torch.isfinite(values).flatten(1).all(1)
             if not finite.all():
                 sample = int((~finite).nonzero()[0, 0])
                 raise UserError(f"{self.path}: sample {sample} has NaN or infinite values in {name}; remove the sample")
         shape = self._y.shape[1:]
-        self.grid = Grid.cell_centred(shape) if convention == "cell_centred" else Grid.nodal(shape)
-        self.times: Float[Tensor, " T"] = torch.zeros(1, dtype=torch.float64)
+        self.header = Header(
+            task=task,
+            channels=spec.channel_names,
+            grid=Grid.cell_centred(shape) if convention == "cell_centred" else Grid.nodal(shape),
+            times=torch.zeros(1, dtype=torch.float64),
+            boundary=spec.boundary,
+            parameters={name: float(value) for name, value in (parameters or {}).items()},
+            static=spec.static,
+        )
 
     def __len__(self) -> int:
         return len(self._y)
@@ -80,9 +84,7 @@ class PairsFile:
             times=self.times[frames].expand(len(rows), -1),
             grid=self.grid,
             boundary=self.boundary,
-            parameters={
-                name: torch.full((len(rows),), value, dtype=torch.float64) for name, value in self.parameters.items()
-            },
+            parameters=rows_of(self.header, len(rows)),
             static={self._static_name: self._x[rows]},
             ids=rows,
         )

@@ -1,5 +1,6 @@
 """PDEBench tensor files: round trips, files of others, and every way a file can be wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -9,9 +10,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ups.data.pdebench import TensorFile, TensorWriter, write
+from ups.data.layouts import write_trajectories
+from ups.data.pdebench.tensor import TensorFile, TensorWriter
 from ups.errors import UserError
-from ups.fields import Boundary, Conditions, Grid, Trajectory
+from ups.fields import Boundary, Conditions, Grid, Header, Trajectory
+
+PERIODIC = Boundary.all("periodic", 1)
 
 
 def published(path: Path, frames: int = 5, points: int = 8, samples: int = 3, **attributes: float) -> Path:
@@ -43,9 +47,10 @@ def test_what_is_written_is_read_back(tmp_path_factory, samples, frames, points,
     times = torch.arange(frames, dtype=torch.float64) * dt
     values = torch.randn(samples, frames, points, 1, generator=generator)
     conditions = Conditions(parameters={"beta": beta})
-    write(
+    write_trajectories(
         path,
         [Trajectory(v, ("u",), grid, times, Boundary.all("periodic", 1), conditions, "advection") for v in values],
+        "pdebench-tensor",
     )
     dataset = TensorFile(path)
     assert len(dataset) == samples and dataset.grid.same_as(grid) and torch.equal(dataset.times, times)
@@ -61,7 +66,7 @@ def test_what_is_written_is_read_back(tmp_path_factory, samples, frames, points,
 def test_a_darcy_file_is_read_back_with_its_coefficient(tmp_path):
     grid = Grid.cell_centred((6, 4))
     a, u = torch.rand(2, 6, 4), torch.rand(2, 1, 6, 4, 1)
-    write(
+    write_trajectories(
         tmp_path / "d.hdf5",
         [
             Trajectory(
@@ -69,12 +74,13 @@ def test_a_darcy_file_is_read_back_with_its_coefficient(tmp_path):
                 ("u",),
                 grid,
                 torch.zeros(1, dtype=torch.float64),
-                Boundary.all("value", 2),
+                Boundary.all("value", 2, (0.0,)),
                 Conditions(parameters={"beta": 2.0}, static={"a": a[i]}),
                 "darcy",
             )
             for i in range(2)
         ],
+        "pdebench-tensor",
     )
     dataset = TensorFile(tmp_path / "d.hdf5")
     batch = dataset.read([1, 0], slice(None))
@@ -95,7 +101,7 @@ def test_a_darcy_file_is_read_back_with_its_coefficient(tmp_path):
 )
 def test_published_files_say_their_parameters_in_attributes_or_name(tmp_path, name, attributes, task, parameters):
     dataset = TensorFile(published(tmp_path / name, **attributes))
-    assert dataset.task == task and dataset.parameters == parameters
+    assert dataset.task == task and dataset.header.parameters == parameters
     assert dataset.times.tolist() == pytest.approx([0, 0.01, 0.02, 0.03, 0.04], abs=1e-15)  # the extra entry is gone
     assert dataset.grid.extent == ((0.0, 1.0),)
 
@@ -107,7 +113,7 @@ def test_a_published_darcy_file_is_known_by_its_content(tmp_path):
         file["nu"] = np.ones((2, 4, 4), "f4")
         file["x-coordinate"] = file["y-coordinate"] = np.array([0.125, 0.375, 0.625, 0.875], "f4")
     dataset = TensorFile(path)
-    assert dataset.task == "darcy" and dataset.parameters == {"beta": 0.1}
+    assert dataset.task == "darcy" and dataset.header.parameters == {"beta": 0.1}
     assert dataset.read([0], slice(None)).static["a"].shape == (1, 4, 4)
 
 
@@ -213,27 +219,30 @@ def test_a_trajectory_that_is_not_there_is_refused(tmp_path):
         dataset.read([0, 3], slice(None))
 
 
+HEADER = Header("advection", ("u",), Grid.cell_centred((4,)), torch.tensor([0.0, 1.0]).double(), PERIODIC)
+
+
 def test_a_failed_write_leaves_nothing_and_an_existing_file_is_kept(tmp_path):
-    path, grid = tmp_path / "a.hdf5", Grid.cell_centred((4,))
-    times = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    with pytest.raises(RuntimeError), TensorWriter(path, 1, grid, times, False, {}, {}):
+    path = tmp_path / "a.hdf5"
+    with pytest.raises(RuntimeError), TensorWriter(path, HEADER, 1):
         raise RuntimeError("power cut")
     assert list(tmp_path.iterdir()) == []
     path.write_text("mine")
     with pytest.raises(UserError, match="not overwritten"):
-        TensorWriter(path, 1, grid, times, False, {}, {})
+        TensorWriter(path, HEADER, 1)
     assert path.read_text() == "mine"
 
 
 def test_trajectories_that_do_not_fit_one_file_are_refused(tmp_path):
-    grid, times = Grid.cell_centred((4,)), torch.tensor([0.0, 1.0], dtype=torch.float64)
+    path, grid, times = tmp_path / "a.hdf5", Grid.cell_centred((4,)), torch.tensor([0.0, 1.0], dtype=torch.float64)
     one, other = (
-        Trajectory(
-            torch.zeros(2, 4, 1), ("u",), grid, times, Boundary.all("periodic", 1), Conditions({"beta": b}), "advection"
-        )
+        Trajectory(torch.zeros(2, 4, 1), ("u",), grid, times, PERIODIC, Conditions({"beta": b}), "advection")
         for b in (1.0, 2.0)
     )
-    with pytest.raises(UserError, match="trajectory 1 differs"):
-        write(tmp_path / "a.hdf5", [one, other])
+    with pytest.raises(UserError, match="beta differs between trajectories"):
+        write_trajectories(path, [one, other], "pdebench-tensor")
+    with pytest.raises(UserError, match="trajectory 1 has another times"):
+        write_trajectories(path, [one, replace(one, times=2 * times)], "pdebench-tensor")
     with pytest.raises(UserError, match="no trajectories"):
-        write(tmp_path / "a.hdf5", [])
+        write_trajectories(path, [], "pdebench-tensor")
+    assert list(tmp_path.iterdir()) == []
