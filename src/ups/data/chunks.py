@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -37,7 +38,7 @@ class Chunks:
     device: str
     folder: Path
 
-    @property
+    @cached_property
     def size(self) -> int:
         equation = self.equation
         values = len(equation.times) * math.prod(equation.grid.shape) * len(equation.channels)
@@ -81,7 +82,9 @@ class Chunks:
         arrays = load_file(self.path(chunk))
 
         def of(kind: str) -> dict[str, Tensor]:
-            return {name.removeprefix(f"{kind}."): array for name, array in arrays.items() if name.startswith(f"{kind}.")}
+            return {
+                name.removeprefix(f"{kind}."): array for name, array in arrays.items() if name.startswith(f"{kind}.")
+            }
 
         first, held = chunk * self.size, self.held(chunk)
         return Batch(

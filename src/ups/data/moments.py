@@ -146,6 +146,27 @@ def vectors_of(dataset: Dataset) -> dict[str, tuple[str, ...]]:
     return {stem: names for stem, names in components.items() if len(names) > 1 and {*names} <= {*dataset.channels}}
 
 
+def statistics_path(data: Path) -> Path:
+    """stats.yaml in a folder of data, or beside a file."""
+    return (data if data.is_dir() else data.parent) / "stats.yaml"
+
+
 def write_statistics(form: Mapping[str, Any], path: Path) -> None:
-    """As stats.yaml; Python writes floats so that they read back equal."""
-    durable.write(path, yaml.safe_dump(dict(form), sort_keys=True).encode())
+    """As YAML; floats read back equal. Statistics of other data under that name are not overwritten."""
+    text = yaml.safe_dump(dict(form), sort_keys=True).encode()
+    if path.exists() and path.read_bytes() != text:
+        raise UserError(f"{path} exists and holds other statistics; remove it or choose another path with --out")
+    durable.write(path, text)
+
+
+def moments_table(found: Moments) -> str:
+    """The numbers as a table, a field a line."""
+    rows = [("field", *KINDS)]
+    rows += [
+        (name, *(f"{numbers[kind]:.5g}" if kind in numbers else "-" for kind in KINDS))
+        for name, numbers in found.items()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
