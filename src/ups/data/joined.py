@@ -84,4 +84,6 @@ class Joined(Described):
             parameters={k: torch.cat([b.parameters[k] for b in batches])[back] for k in first.parameters},
             static={k: torch.cat([b.static[k] for b in batches])[back] for k in first.static},
             ids=torch.tensor(list(indices), dtype=torch.int64),
+            forcings={k: torch.cat([b.forcings[k] for b in batches])[back] for k in first.forcings},
+            mask=None if first.mask is None else torch.cat([b.mask for b in batches if b.mask is not None])[back],
         )

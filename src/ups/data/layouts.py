@@ -1,60 +1,19 @@
-"""The file layouts that ups reads and writes: what a layout is, and which there are."""
+"""The file layouts that ups reads and writes, and which of them a file is of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
 
 from ups.data.hdf5 import is_hdf5, open_file
 from ups.data.header import batch_of, header_of
+from ups.data.layout import Layout
 from ups.data.pdebench.tensor import Tensor
+from ups.data.well_writer import Well
 from ups.errors import UserError
-from ups.fields import Batch, Dataset, Header, Trajectory
+from ups.fields import Trajectory
 
-
-class Writer(Protocol):
-    """Writes a file piece by piece, in bounded memory, in the order of the trajectories.
-
-        with TensorWriter(path, header, count) as writer:
-            writer.write(batch)
-
-    The file appears under its name when the block ends well, and then holds `count` trajectories; else nothing does.
-    """
-
-    def __init__(self, path: Path, header: Header, count: int) -> None:
-        """Refuses with a UserError what the layout cannot hold at all."""
-        ...
-
-    def write(self, batch: Batch) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exception: Any) -> None: ...
-
-
-class Layout(Protocol):
-    """One kind of file. `name` is what people type, `extension` what published files end with.
-
-    `open(path, task=None, **options)` gives a Dataset; `options` are the words it takes besides.
-    """
-
-    name: ClassVar[str]
-    extension: ClassVar[str]
-    options: ClassVar[tuple[str, ...]]
-    writer: ClassVar[type[Writer]]
-    open: ClassVar[Callable[..., Dataset]]
-
-    @staticmethod
-    def recognises(path: Path) -> bool:
-        """Whether the file's content (never its name) is of this layout; the file is there, and whole if HDF5."""
-        ...
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        """What of such data a file of this layout does not keep, in words; empty if it keeps all."""
-        ...
-
-
-LAYOUTS: tuple[type[Layout], ...] = (Tensor,)
+LAYOUTS: tuple[type[Layout], ...] = (Tensor, Well)
 """In the order in which a file's content is compared with them."""
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import h5py
 import torch
@@ -20,6 +19,7 @@ from ups.data.append import HDF5Writer
 from ups.data.description import check_agrees, described
 from ups.data.hdf5 import array, check_finite, checked_rows, holds, open_file, precision, read_rows
 from ups.data.header import Described, batch_from, not_kept
+from ups.data.layout import Layout
 from ups.data.pdebench.coordinates import check_axes, stored_grid, stored_times, write_coordinates
 from ups.data.pdebench.published import (
     as_task,
@@ -153,12 +153,12 @@ class TensorWriter(HDF5Writer):
             self.fill("nu", start, batch.static[self.header.static[0]])
 
 
-class Tensor:
+class Tensor(Layout):
     """The layout of the one-dimensional tasks and of Darcy flow."""
 
-    name: ClassVar[str] = "pdebench-tensor"
-    extension: ClassVar[str] = ".hdf5"
-    options: ClassVar[tuple[str, ...]] = ()
+    name = "pdebench-tensor"
+    extension = ".hdf5"
+    options = ()
     writer = TensorWriter
     open = TensorFile
 
