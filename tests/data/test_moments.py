@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import layout_cases
 import numpy as np
 import pytest
 import torch
@@ -10,8 +11,9 @@ from test_statistics import InMemory
 
 from ups.data import moments as moments_module
 from ups.data.generate import generate
-from ups.data.moments import moments, vectors_of, well_statistics, write_statistics
+from ups.data.moments import by_kind, moments, write_statistics
 from ups.data.open import open_dataset
+from ups.data.well_tree import well_stats
 from ups.equations import Advection, Darcy
 from ups.errors import UserError
 
@@ -72,8 +74,7 @@ def test_the_file_has_the_wells_form(tmp_path):
     values = sample(4, 5, 8, 8, 3)
     dataset = InMemory(values, ("velocity_x", "velocity_y", "pressure"), {})
     found = moments(dataset)
-    assert vectors_of(dataset) == {"velocity": ("velocity_x", "velocity_y")}
-    form = well_statistics(found, vectors_of(dataset))
+    form = well_stats(layout_cases.header_of((8, 8), channels=dataset.channels), by_kind(found))
     write_statistics(form, tmp_path / "stats.yaml")
     read = yaml.safe_load((tmp_path / "stats.yaml").read_text())
     assert read == form and set(read) == {"mean", "std", "rms", "mean_delta", "std_delta", "rms_delta"}
@@ -84,3 +85,10 @@ def test_the_file_has_the_wells_form(tmp_path):
 def test_no_trajectories_are_refused():
     with pytest.raises(UserError, match="no trajectories"):
         moments(InMemory(sample(2, 3, 8, 1)[:0], ("u",), {}))
+
+
+def test_statistics_of_other_data_are_not_overwritten(tmp_path):
+    write_statistics({"mean": {"u": 1.0}}, tmp_path / "stats.yaml")
+    write_statistics({"mean": {"u": 1.0}}, tmp_path / "stats.yaml")
+    with pytest.raises(UserError, match="holds other statistics"):
+        write_statistics({"mean": {"u": 2.0}}, tmp_path / "stats.yaml")

@@ -27,8 +27,9 @@ def stats(
     Example:
       ups data stats data/1D_Burgers_Sols_Nu0.001.hdf5
     """
-    from ups.data.moments import moments, moments_table, statistics_path, vectors_of, well_statistics, write_statistics
+    from ups.data.moments import by_kind, moments, moments_table, statistics_path, write_statistics
     from ups.data.open import open_dataset
+    from ups.data.well_tree import well_stats
     from ups.data.workers import all_cores
     from ups.track.progress import Progress
 
@@ -40,7 +41,7 @@ def stats(
             progress.update(done)
 
         found = moments(dataset, workers or all_cores(), count)
-    form = well_statistics(found, vectors_of(dataset))
+    form = well_stats(dataset.header, by_kind(found))
     path = out or statistics_path(file)
     write_statistics(form, path)
     print(json.dumps(form, indent=2) if as_json else f"{moments_table(found)}\n{path}")

@@ -21,7 +21,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ups.data.chunks import Chunks, gpus
-from ups.data.layouts import Layout, Writer, named_layout
+from ups.data.layout import Layout, Writer
+from ups.data.layouts import named_layout
 from ups.data.open import open_dataset
 from ups.durable import sync
 from ups.equations import Equation

@@ -20,12 +20,12 @@ import numpy as np
 import yaml
 
 from ups import durable
+from ups.data.well_tree import STATISTICS as KINDS
 from ups.data.workers import worker_pool
 from ups.errors import UserError
-from ups.fields import AXES, Dataset
+from ups.fields import Dataset
 
 BLOCK_BYTES = 1 << 26  # of one read: 64 MiB
-KINDS = ("mean", "std", "rms", "mean_delta", "std_delta", "rms_delta")
 
 Moments = dict[str, dict[str, float]]
 """Of each field: mean, std and rms, and the three of its changes where it changes in time."""
@@ -122,28 +122,9 @@ def _pooled(parts: Sequence[np.ndarray], suffix: str) -> dict[str, float]:
     return {f"mean{suffix}": mean, f"std{suffix}": math.sqrt(variance), f"rms{suffix}": rms}
 
 
-def well_statistics(found: Moments, vectors: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """The same in The Well's form: a kind of number first, then a field; a vector's components are a list.
-
-    `vectors` names the components of each vector: {"velocity": ("velocity_x", "velocity_y")}.
-    """
-    part_of = {component: vector for vector, components in vectors.items() for component in components}
-    form: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
-    for name, numbers in found.items():
-        for kind, value in numbers.items():
-            if name in part_of:
-                form[kind].setdefault(part_of[name], []).append(value)
-            else:
-                form[kind][name] = value
-    return form
-
-
-def vectors_of(dataset: Dataset) -> dict[str, tuple[str, ...]]:
-    """Channels named as The Well names components, `velocity_x` and `velocity_y`, one for each axis, are a vector."""
-    axes = AXES[: dataset.grid.dimension]
-    stems = [name.removesuffix("_x") for name in dataset.channels if name.endswith("_x")]
-    components = {stem: tuple(f"{stem}_{axis}" for axis in axes) for stem in stems}
-    return {stem: names for stem, names in components.items() if len(names) > 1 and {*names} <= {*dataset.channels}}
+def by_kind(found: Moments) -> dict[str, dict[str, float]]:
+    """The same, a kind of number first and then a field, as The Well has them."""
+    return {kind: {name: numbers[kind] for name, numbers in found.items() if kind in numbers} for kind in KINDS}
 
 
 def statistics_path(data: Path) -> Path:
