@@ -90,6 +90,12 @@ def generate(
     return path
 
 
+def file_name(equation: Equation, layout: str | None = None) -> str:
+    """The published name of the data, with the extension of the layout."""
+    published = equation.published_name
+    return published if layout is None else str(Path(published).with_suffix(named_layout(layout).extension))
+
+
 def data_key(equation: Equation, count: int, seed: int, layout: str = "", device: str = "cpu") -> str:
     """A hash of everything the file's bytes follow from."""
     content = {

@@ -25,7 +25,7 @@ _STYLE: dict[Any, Any] = {"font.size": 9, "axes.titlesize": 9}
 
 
 def draw(dataset: Dataset, path: str | Path, trajectories: int = 3) -> Path:
-    """A picture of the first trajectories; every field has one pair of colour limits. The suffix says the kind."""
+    """A picture of the first trajectories, each with colour limits of its own. The suffix says the kind of file."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UserError(f"{path}: a picture's name ends in .png, .pdf or .svg")
@@ -47,13 +47,12 @@ def _lines_and_maps(dataset: Dataset, rows: range) -> Figure:
     panels = figure.subplots(len(rows), len(fields), squeeze=False)
     x, times = dataset.grid.positions[0].numpy(), dataset.times.numpy()
     for column, (name, values) in enumerate(fields.items()):
-        low, high = _limits(values)
         for row, panel in enumerate(panels[:, column]):
             if values.shape[1] == 1:
                 panel.plot(x, values[row, 0])
             else:
                 box = (*dataset.grid.extent[0], times[0], times[-1])
-                image = panel.imshow(values[row], origin="lower", aspect="auto", extent=box, vmin=low, vmax=high)
+                image = panel.imshow(values[row], origin="lower", aspect="auto", extent=box)
                 figure.colorbar(image, ax=panel)
                 panel.set_ylabel("t")
             panel.set_title(f"{name}, {_named(batch, row)}")
@@ -73,13 +72,13 @@ def _frames(dataset: Dataset, rows: range, frames: np.ndarray) -> Figure:
     for line, (row, channel) in enumerate(lines):
         for column, (name, field) in enumerate(static.items()):
             if channel == 0:
-                _map(dataset, panels[line, column], field[row], _limits(field), name)
+                _map(dataset, panels[line, column], field[row], _limits(field[row]), name)
             else:
                 panels[line, column].axis("off")
         for column, batch in enumerate(batches):
             panel, values = panels[line, len(static) + column], fields[channel]
             when = "" if dataset.header.steady else f", t = {float(batch.times[row, 0]):.3g}"
-            _map(dataset, panel, values[column, row], _limits(values), dataset.channels[channel] + when)
+            _map(dataset, panel, values[column, row], _limits(values[:, row]), dataset.channels[channel] + when)
         panels[line, 0].set_ylabel(f"{_named(batches[0], row)}\n{AXES[1]}")
         image = panels[line, -1].images[0]
         figure.colorbar(image, ax=panels[line, -1])
@@ -90,7 +89,8 @@ def _map(dataset: Dataset, panel: Axes, values: np.ndarray, limits: tuple[float,
     box = (*dataset.grid.extent[0], *dataset.grid.extent[1])
     panel.imshow(values.T, origin="lower", extent=box, vmin=limits[0], vmax=limits[1])
     panel.set_title(title)
-    panel.tick_params(labelbottom=False, labelleft=False)
+    panel.set_xticks([])  # the axes are in the words; ticks are most of the time that many panels take
+    panel.set_yticks([])
 
 
 def _plane(values: np.ndarray) -> np.ndarray:
