@@ -1,8 +1,8 @@
 """A dataset of The Well as a folder: files by split, statistics and a description beside them.
 
-    <base>/<name>/data/train/<name>.hdf5        <base>/<name>/stats.yaml
-    <base>/<name>/data/valid/<name>.hdf5        <base>/<name>/<name>.yaml
-    <base>/<name>/data/test/<name>.hdf5
+<base>/<name>/data/train/<name>.hdf5        <base>/<name>/stats.yaml
+<base>/<name>/data/valid/<name>.hdf5        <base>/<name>/<name>.yaml
+<base>/<name>/data/test/<name>.hdf5
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def open_folder(folder: str | Path, task: str | None = None) -> Dataset:
     folder = Path(folder)
     files = sorted(path for path in folder.glob("*") if path.suffix in (".hdf5", ".h5"))
     if not files:
-        remedy = f"open one of {folder / 'data'}/{{train,valid,test}}" if (folder / "data").is_dir() else "check the path"
+        remedy = (
+            f"open one of {folder / 'data'}/{{train,valid,test}}" if (folder / "data").is_dir() else "check the path"
+        )
         raise UserError(f"{folder} holds no .hdf5 or .h5 files; {remedy}")
     return Joined([WellFile(file, task) for file in files])
 

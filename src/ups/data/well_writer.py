@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import h5py
 import numpy as np
 
 from ups.data.append import HDF5Writer
 from ups.data.hdf5 import check_finite, holds
+from ups.data.layout import Layout
 from ups.data.well import WellFile, grouped
 from ups.data.well_boundary import set_names, write_boundary
 from ups.errors import UserError
@@ -125,12 +125,12 @@ def _increasing(values: np.ndarray) -> np.ndarray:
     return rounded if (np.diff(rounded) > 0).all() else values
 
 
-class Well:
+class Well(Layout):
     """The Well's files as a layout."""
 
-    name: ClassVar[str] = "well"
-    extension: ClassVar[str] = ".hdf5"
-    options: ClassVar[tuple[str, ...]] = ()
+    name = "well"
+    extension = ".hdf5"
+    options = ()
     writer = WellWriter
     open = WellFile
 
