@@ -27,13 +27,15 @@ class MakeConfig(Strict):
 class FilesConfig(Strict):
     """Data from files under `data.root`: training files, trajectories held out for selection, test files by name.
 
-    Without `test`, the first tenth of every training file is the test set and the next tenth the validation set.
+    Without `test`, the tenth of every training file that publications test on is the test set and the tenth beside it
+    the validation set. `view: pdebench` takes the points and frames that PDEBench's results are published for.
     """
 
     train: Annotated[list[str], Field(min_length=1)]
     validation: Positive | None = None
     test: dict[str, str] = {}
     convention: Literal["cell_centred", "nodal"] | None = None
+    view: Literal["pdebench"] | None = None
 
     @model_validator(mode="after")
     def _held_out(self) -> FilesConfig:

@@ -57,11 +57,11 @@ def array(file: h5py.File | h5py.Group, name: str, path: Path) -> h5py.Dataset:
     return item
 
 
-def coordinate(file: h5py.File | h5py.Group, name: str, path: Path) -> np.ndarray:
+def coordinate(file: h5py.File | h5py.Group, name: str, path: Path, least: int = 2) -> np.ndarray:
     """A list of increasing positions, as float64."""
     values = array(file, name, path)[()].astype(np.float64)
-    if values.ndim != 1 or len(values) < 2 or not (np.diff(values) > 0).all():
-        raise UserError(f"{path}: {name!r} must be a list of at least two increasing numbers")
+    if values.ndim != 1 or len(values) < least or not np.isfinite(values).all() or not (np.diff(values) > 0).all():
+        raise UserError(f"{path}: {name!r} must be a list of at least {least} finite, increasing numbers")
     return values
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from ups.data.hdf5 import is_hdf5, open_file
 from ups.data.header import batch_of, header_of
 from ups.data.layout import Layout
+from ups.data.pdebench.cfd import CFD
+from ups.data.pdebench.grouped import Grouped
+from ups.data.pdebench.incompressible import Incompressible
 from ups.data.pdebench.tensor import Tensor
 from ups.data.well_writer import Well
 from ups.errors import UserError
 from ups.fields import Trajectory
 
-LAYOUTS: tuple[type[Layout], ...] = (Tensor, Well)
+LAYOUTS: tuple[type[Layout], ...] = (Tensor, CFD, Incompressible, Grouped, Well)
 """In the order in which a file's content is compared with them."""
 
 

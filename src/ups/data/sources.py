@@ -17,6 +17,7 @@ from ups.data.open import open_dataset
 from ups.data.sampler import mix
 from ups.data.splits import Splits, check_disjoint, split
 from ups.data.tasks import register, task, task_from_mapping
+from ups.data.views import pdebench_view
 from ups.equations import Equation
 from ups.equations.named import named_equation
 from ups.errors import UserError
@@ -105,7 +106,8 @@ def _opened(name: str, config: TaskConfig, root: Path) -> Source:
 
     def opened(file: str) -> Dataset:
         path = Path(file).expanduser()
-        return open_dataset(path if path.is_absolute() else root / path, name, **options)
+        dataset = open_dataset(path if path.is_absolute() else root / path, name, **options)
+        return pdebench_view(dataset) if files.view else dataset
 
     train = Joined([opened(file) for file in files.train])
     if files.validation is None:

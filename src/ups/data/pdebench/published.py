@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,15 @@ _IN_NAME = re.compile(r"(?<![A-Za-z])(beta|Nu|Rho|Eta|Zeta|M)(\d+(?:\.\d*)?(?:[e
 
 @dataclass(frozen=True)
 class Known:
-    """What a task says of its files: the fields they hold and what holds at the walls."""
+    """What a task says of its files: the fields they hold, what holds at the walls, and parameters that all published
+    files share and need not say."""
 
     task: str
     channels: tuple[str, ...]
     boundary: Boundary
     parameters: tuple[str, ...] = ()
     static: tuple[str, ...] = ()
+    fixed: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def dimension(self) -> int:
@@ -46,30 +48,32 @@ class Known:
 
 _NO_SLIP = Boundary.all("value", 2)
 _FIXED_AND_LEAKING = Boundary(((Side("value", (1.0,)), Side("robin")),))
+_SORPTION = {"D": 5e-4, "porosity": 0.29, "rho_s": 2880.0, "k": 3.5e-4, "n_f": 0.874}
 _FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
 
 _FACTS = {
     known.task: known
     for known in (
         Known("reaction_diffusion", ("u",), Boundary.all("periodic", 1), ("nu", "rho")),
-        Known("diffusion_sorption", ("u",), _FIXED_AND_LEAKING),
-        Known("diffusion_reaction", ("u", "v"), Boundary.all("flux", 2)),
+        Known("diffusion_sorption", ("u",), _FIXED_AND_LEAKING, fixed=_SORPTION),
+        Known("diffusion_reaction", ("u", "v"), Boundary.all("flux", 2), fixed={"Du": 1e-3, "Dv": 5e-3, "k": 5e-3}),
         Known("shallow_water", ("h",), Boundary.all("open", 2)),
         Known("compressible_1d", _FLUID[:3], Boundary.all("periodic", 1), ("eta", "zeta")),
         Known("compressible_2d", _FLUID[:4], Boundary.all("periodic", 2), ("eta", "zeta")),
         Known("compressible_3d", _FLUID, Boundary.all("periodic", 3), ("eta", "zeta")),
-        Known("incompressible", ("Vx", "Vy", "particles"), _NO_SLIP, (), ("force_x", "force_y")),
+        Known("incompressible", ("Vx", "Vy", "particles"), _NO_SLIP, (), ("force_x", "force_y"), {"nu": 0.01}),
     )
 }
 
 
 def known_task(name: str) -> Known:
     """What a registered task says; else what is known of the published data of that name."""
-    registered = {spec.name: spec for spec in tasks()}
-    if name not in registered and name in _FACTS:
-        return _FACTS[name]
+    facts = _FACTS.get(name)
+    if facts is not None and name not in {spec.name for spec in tasks()}:
+        return facts
     spec = registered_task(name)
-    return Known(spec.name, spec.channel_names, spec.boundary, spec.parameters, spec.static)
+    fixed = facts.fixed if facts is not None else {}
+    return Known(spec.name, spec.channel_names, spec.boundary, spec.parameters, spec.static, fixed)
 
 
 def published_parameters(path: Path, attributes: Mapping[str, Any]) -> dict[str, float]:
@@ -84,20 +88,28 @@ def published_parameters(path: Path, attributes: Mapping[str, Any]) -> dict[str,
     return found
 
 
+def published_words(path: Path) -> list[str]:
+    """The words of a file's name: 1D_CFD_Rand_Eta0.1_Zeta0.1_periodic_Train.hdf5 has `periodic` among them."""
+    return re.split(r"[_.]", path.name)
+
+
 def needed(parameters: Mapping[str, float], known: Known, path: Path) -> dict[str, float]:
-    """The parameters, if none of the task's is missing."""
+    """The parameters under the task's names, if none of the task's is missing."""
+    found = {**known.fixed, **parameters}
     for name in known.parameters:
-        if name not in parameters:
+        if name not in found and OURS.get(name) in found:
+            found[name] = found.pop(OURS[name])
+        if name not in found:
             raise UserError(
                 f"{path}: parameter {name!r} of task {known.task!r} is neither an attribute nor in the file "
                 f"name; name the file as published or set the attribute {PUBLISHED.get(name, name)!r}"
             )
-    return dict(parameters)
+    return found
 
 
 def published_boundary(path: Path, known: Known) -> Boundary:
     """The boundary that the file's name says (`periodic`, or `trans` for open sides), else the task's."""
-    words = re.split(r"[_.]", path.name)
+    words = published_words(path)
     if "trans" in words:
         return Boundary.all("open", known.dimension)
     return Boundary.all("periodic", known.dimension) if "periodic" in words else known.boundary
