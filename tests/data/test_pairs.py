@@ -1,13 +1,19 @@
 """Input-output pairs: small files made here, and the real third-party ones where they are at hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layout_cases import assert_same, batch_of, header_of, write
 
-from ups.data.pairs import PairsFile
+from ups.data.open import open_dataset
+from ups.data.pairs import PairsFile, PairsWriter
 from ups.errors import UserError
+from ups.fields import Boundary, Grid
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "neuraloperator_darcy"
 
@@ -91,3 +97,77 @@ def test_the_real_third_party_pairs_are_read_on_nested_grids():
     small_batch, large_batch = (d.read(range(50), slice(None)) for d in (coarse, fine))
     assert torch.equal(large_batch.values[:, :, ::2, ::2], small_batch.values)  # as their README says
     assert set(small_batch.static["a"].unique().tolist()) == {0.0, 1.0}
+
+
+PAIRS = header_of(
+    (6, 5),
+    1,
+    ("u",),
+    boundary=Boundary.all("value", 2),
+    grid=Grid.cell_centred((6, 5), ((0.0, 2.0), (-1.0, 1.0))),
+    static=("a",),
+    parameters={"beta": 0.25},
+    task="flow",
+)
+
+
+@settings(max_examples=20)
+@given(
+    st.sampled_from([".pt", ".npz"]),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    st.integers(1, 4),
+)
+def test_pairs_we_write_come_back_bit_by_bit(tmp_path_factory, suffix, dtype, shape, count):
+    header = replace(PAIRS, dtype=dtype, grid=Grid.nodal(shape))
+    batch = batch_of(header, count)
+    path = write(PairsWriter, tmp_path_factory.mktemp("pairs") / f"pairs{suffix}", header, batch)
+    dataset = open_dataset(path)
+    assert isinstance(dataset, PairsFile)
+    assert_same(dataset, header, batch)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".npz"])
+def test_others_read_what_we_write_as_plain_arrays(tmp_path, suffix):
+    batch = batch_of(PAIRS, 3)
+    path = write(PairsWriter, tmp_path / f"pairs{suffix}", PAIRS, batch)
+    held = torch.load(path, weights_only=True) if suffix == ".pt" else np.load(path, allow_pickle=False)
+    assert np.array_equal(held["x"], batch.static["a"]) and np.array_equal(held["y"], batch.values[:, 0, ..., 0])
+    with pytest.raises(UserError, match="says itself where its points lie"):
+        open_dataset(path, convention="nodal")
+
+
+def test_double_precision_is_kept(tmp_path):
+    y = torch.rand(4, 6, 6, dtype=torch.float64)
+    dataset = PairsFile(small(tmp_path / "pairs.pt", y=y), "nodal")
+    assert dataset.header.dtype == torch.float64
+    assert torch.equal(dataset.read([2], slice(None)).values[0, 0, ..., 0], y[2])
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (replace(PAIRS, channels=("u", "v")), "depends on one static field"),
+        (replace(PAIRS, static=()), "depends on one static field"),
+        (replace(PAIRS, times=torch.arange(2).double()), "steady field"),
+        (replace(PAIRS, parameters={"beta": None}), "no place for beta"),
+    ],
+)
+def test_what_pairs_cannot_hold_is_refused(tmp_path, header, message):
+    with pytest.raises(UserError, match=message):
+        PairsWriter(tmp_path / "pairs.pt", header, 2)
+
+
+def test_a_pairs_file_is_whole_or_absent(tmp_path):
+    path, batch = tmp_path / "pairs.pt", batch_of(PAIRS, 2)
+    with pytest.raises(UserError, match="2 of the 3 trajectories"), PairsWriter(path, PAIRS, 3) as writer:
+        writer.write(batch)
+    with pytest.raises(KeyError), PairsWriter(path, PAIRS, 2) as writer:
+        writer.write(batch)
+        raise KeyError
+    with pytest.raises(UserError, match="y has NaN"), PairsWriter(path, PAIRS, 2) as writer:
+        writer.write(replace(batch, values=batch.values * float("nan")))
+    assert not list(tmp_path.iterdir())
+    write(PairsWriter, path, PAIRS, batch)
+    with pytest.raises(UserError, match="exists and is not overwritten"):
+        PairsWriter(path, PAIRS, 2)

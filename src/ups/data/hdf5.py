@@ -14,22 +14,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.data.remote import is_remote, is_there, open_remote, read_bytes
 from ups.durable import sync
 from ups.errors import UserError
 from ups.fields import Grid
 
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
 
 def is_hdf5(path: Path) -> bool:
     """Whether a file begins as HDF5 does; it may still be truncated."""
-    return bool(h5py.is_hdf5(path))
+    if not is_remote(path):
+        return bool(h5py.is_hdf5(path))
+    return read_bytes(path, len(_SIGNATURE)) == _SIGNATURE
 
 
 def open_file(path: Path) -> h5py.File:
     """Open for reading. Readers open for each read, so that a dataset can be handed to other processes."""
-    if not path.is_file():
+    if not is_there(path):
         raise UserError(f"{path} is not there; check the path or make the data with `ups data make`")
     try:
-        return h5py.File(path, "r")
+        return h5py.File(open_remote(path) if is_remote(path) else path, "r")
     except OSError as error:
         raise UserError(f"{path} is not HDF5 or is truncated ({error}); fetch or make it again") from error
 

@@ -8,21 +8,24 @@ from pathlib import Path
 from ups.data.hdf5 import is_hdf5, open_file
 from ups.data.header import batch_of, header_of
 from ups.data.layout import Layout
+from ups.data.pairs import Pairs
 from ups.data.pdebench.cfd import CFD
 from ups.data.pdebench.grouped import Grouped
 from ups.data.pdebench.incompressible import Incompressible
 from ups.data.pdebench.tensor import Tensor
+from ups.data.pdegym_writer import Gym
+from ups.data.remote import is_there
 from ups.data.well_writer import Well
 from ups.errors import UserError
 from ups.fields import Trajectory
 
-LAYOUTS: tuple[type[Layout], ...] = (Tensor, CFD, Incompressible, Grouped, Well)
+LAYOUTS: tuple[type[Layout], ...] = (Tensor, CFD, Incompressible, Grouped, Well, Gym, Pairs)
 """In the order in which a file's content is compared with them."""
 
 
 def layout_of(path: Path) -> type[Layout]:
     """The layout of a file, recognised by its content."""
-    if not path.is_file():
+    if not is_there(path):
         raise UserError(f"{path} is not there; check the path or make the data with `ups data make`")
     held = ""
     if is_hdf5(path):

@@ -1,40 +1,44 @@
-"""Open a data file, whatever it is."""
+"""Open data, whatever they are."""
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
+from ups.data.joined import Joined
 from ups.data.layouts import layout_of
-from ups.data.pairs import PairsFile
+from ups.data.pdegym import GymFile, holds_chunks
 from ups.errors import UserError
 from ups.fields import Dataset
 
-_PICKLE = b"\x80"
+_DATA = (".hdf5", ".h5", ".nc")
 
 
 def open_dataset(path: str | Path, task: str | None = None, **options: Any) -> Dataset:
     """A data file as a Dataset, recognised by its content, not its extension.
 
-    HDF5 is one of PDEBench's layouts; it says its task itself, or `task` does. `.pt` and `.npz` are input-output
-    pairs and need the option `convention` ("cell_centred" or "nodal"), since they do not say where their points lie;
-    the option `parameters` gives them named values.
+    HDF5 says its task itself, or `task` does. `.pt` and `.npz` are input-output pairs and need the option `convention`
+    ("cell_centred" or "nodal") unless ups wrote them, since they do not say where their points lie; the option
+    `parameters` gives them named values. A folder is its HDF5 files end to end, in the order of their names. An address
+    (`https://…`, `s3://…`) is read through fsspec, the parts that are asked for only.
     """
     path = Path(path)
-    if path.is_file() and _holds_pairs(path):
-        _check_options(path, options, ("convention", "parameters"))
-        if "convention" not in options:
-            raise UserError(f"{path}: pairs do not say where their points lie; give convention: cell_centred or nodal")
-        return PairsFile(path, task=task or "darcy", **options)
+    if path.is_dir():
+        return _open_folder(path, task, options)
     layout = layout_of(path)
     _check_options(path, options, layout.options)
     return layout.open(path, task, **options)
 
 
-def _holds_pairs(path: Path) -> bool:
-    with path.open("rb") as file:
-        return zipfile.is_zipfile(path) or file.read(2).startswith((b"PK", _PICKLE))
+def _open_folder(folder: Path, task: str | None, options: dict[str, Any]) -> Dataset:
+    if holds_chunks(folder):
+        return GymFile(folder, task, **options)
+    files = sorted(path for path in folder.iterdir() if path.suffix in _DATA and not path.name.startswith("."))
+    if not files:
+        inside = (folder / "data").is_dir()
+        remedy = f"open one of {folder / 'data'}/{{train,valid,test}}" if inside else "check the path"
+        raise UserError(f"{folder} holds no data files ({', '.join(_DATA)}); {remedy}")
+    return Joined([open_dataset(file, task, **options) for file in files])
 
 
 def _check_options(path: Path, options: dict[str, Any], known: tuple[str, ...]) -> None:

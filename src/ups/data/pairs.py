@@ -1,51 +1,63 @@
-"""Input-output pairs of steady problems: a `.pt` or `.npz` file with arrays x (coefficient) and y (solution)."""
+"""Input-output pairs of steady problems: a `.pt` or `.npz` file with arrays x (coefficient) and y (solution).
+
+Those we write also hold the text `ups`, which says where their points lie and what the fields are.
+"""
 
 from __future__ import annotations
 
+import io
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.data.header import Described, rows_of
+from ups.data.description import ATTRIBUTE, check_agrees, from_json, to_json
+from ups.data.header import Described, not_kept, rows_of
+from ups.data.layout import Layout
+from ups.data.remote import is_there, read_bytes
 from ups.data.tasks import task as registered_task
+from ups.durable import write
 from ups.errors import UserError
 from ups.fields import Batch, Grid, Header
 
 Convention = Literal["cell_centred", "nodal"]
+_PICKLE = b"\x80"
 
 
 class PairsFile(Described):
     """Pairs x → y on the unit square as a steady Dataset: x is the task's static field, y its solution.
 
-    x and y are (N, X, Y), (N, 1, X, Y) or (N, X, Y, 1); x may be boolean. Such files do not say where their points lie,
-    so `convention` must: `cell_centred` (i + ½)/n or `nodal` i/n with the first point on the wall. Taking one for the
-    other costs several times a good model's error. `.pt` is read with weights_only, so nothing in it is run.
+    x and y are (N, X, Y), (N, 1, X, Y) or (N, X, Y, 1); x may be boolean. Files of others do not say where their points
+    lie, so `convention` must: `cell_centred` (i + ½)/n or `nodal` i/n with the first point on the wall. Taking one for
+    the other costs several times a good model's error. `.pt` is read with weights_only, so nothing in it is run.
     """
 
     def __init__(
         self,
         path: str | Path,
-        convention: Convention,
-        task: str = "darcy",
+        convention: Convention | None = None,
+        task: str | None = None,
         parameters: Mapping[str, float] | None = None,
     ) -> None:
         self.path = Path(path)
-        if convention not in ("cell_centred", "nodal"):
-            raise UserError(f"{self.path}: convention is {convention!r}; use cell_centred or nodal")
-        spec = registered_task(task)
-        if not spec.steady or spec.dimension != 2 or len(spec.static) != 1 or len(spec.channels) != 1:
-            raise UserError(
-                f"{self.path}: pairs are one static field and one solution in two dimensions; task {task!r} is not"
-            )
         arrays = _load(self.path)
-        self._static_name = spec.static[0]
+        text = arrays.get(ATTRIBUTE)
+        if text is None:
+            header = _understood(self.path, convention, task or "darcy", parameters)
+        elif convention is not None or parameters is not None:
+            raise UserError(f"{self.path} says itself where its points lie; leave out convention and parameters")
+        else:
+            header = from_json(str(text), self.path)
+            header = replace(header, task=task) if task else header
+        self._static_name = header.static[0]
         self._x = _fields(arrays, "x", self.path)
         self._y = _fields(arrays, "y", self.path)
         if self._x.shape != self._y.shape:
@@ -54,22 +66,19 @@ class PairsFile(Described):
             )
         for name, values in (
             (f"static field {self._static_name!r} (x)", self._x),
-            (f"channel {spec.channel_names[0]!r} (y)", self._y),
+            (f"channel {header.channels[0]!r} (y)", self._y),
         ):
             finite = torch.isfinite(values).flatten(1).all(1)
             if not finite.all():
                 sample = int((~finite).nonzero()[0, 0])
                 raise UserError(f"{self.path}: sample {sample} has NaN or infinite values in {name}; remove the sample")
-        shape = self._y.shape[1:]
-        self.header = Header(
-            task=task,
-            channels=spec.channel_names,
-            grid=Grid.cell_centred(shape) if convention == "cell_centred" else Grid.nodal(shape),
-            times=torch.zeros(1, dtype=torch.float64),
-            boundary=spec.boundary,
-            parameters={name: float(value) for name, value in (parameters or {}).items()},
-            static=spec.static,
-        )
+        shape = tuple(self._y.shape[1:])
+        if text is None:
+            grid = Grid.cell_centred(shape) if convention == "cell_centred" else Grid.nodal(shape)
+            header = replace(header, grid=grid, dtype=self._y.dtype)
+        else:
+            check_agrees("y", shape, header.grid.shape, self.path)
+        self.header = header
 
     def __len__(self) -> int:
         return len(self._y)
@@ -90,14 +99,37 @@ class PairsFile(Described):
         )
 
 
+def _understood(path: Path, convention: Convention | None, task: str, parameters: Mapping[str, float] | None) -> Header:
+    """The header of a file that others wrote, but for its grid."""
+    if convention is None:
+        raise UserError(f"{path}: pairs do not say where their points lie; give convention: cell_centred or nodal")
+    if convention not in ("cell_centred", "nodal"):
+        raise UserError(f"{path}: convention is {convention!r}; use cell_centred or nodal")
+    spec = registered_task(task)
+    if not spec.steady or spec.dimension != 2 or len(spec.static) != 1 or len(spec.channels) != 1:
+        raise UserError(f"{path}: pairs are one static field and one solution in two dimensions; task {task!r} is not")
+    return Header(
+        task=task,
+        channels=spec.channel_names,
+        grid=Grid.cell_centred((1, 1)),
+        times=torch.zeros(1, dtype=torch.float64),
+        boundary=spec.boundary,
+        parameters={name: float(value) for name, value in (parameters or {}).items()},
+        static=spec.static,
+    )
+
+
 def _load(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
+    if not is_there(path):
         raise UserError(f"{path} is not there; check the path")
     try:
-        if holds_arrays(path):
-            with np.load(path, allow_pickle=False) as arrays:
-                return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        loaded = torch.load(path, weights_only=True, map_location="cpu")
+        content = io.BytesIO(read_bytes(path))
+        if _holds_arrays(content):
+            with np.load(content, allow_pickle=False) as arrays:
+                texts = {name: arrays[name].item() for name in arrays.files if arrays[name].dtype.kind == "U"}
+                return texts | {name: torch.from_numpy(arrays[name]) for name in arrays.files if name not in texts}
+        content.seek(0)
+        loaded = torch.load(content, weights_only=True, map_location="cpu")
     except (
         OSError,
         EOFError,
@@ -114,11 +146,11 @@ def _load(path: Path) -> Mapping[str, Any]:
     return loaded
 
 
-def holds_arrays(path: Path) -> bool:
+def _holds_arrays(content: io.BytesIO) -> bool:
     """Whether a file is NumPy's `.npz`, judged by its content."""
-    if not zipfile.is_zipfile(path):
+    if not zipfile.is_zipfile(content):
         return False
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(content) as archive:
         return all(name.endswith(".npy") for name in archive.namelist())
 
 
@@ -136,4 +168,73 @@ def _fields(arrays: Mapping[str, Any], name: str, path: Path) -> Float[Tensor, "
         values = values[..., 0]
     if values.dim() != 3 or 0 in values.shape:
         raise UserError(f"{path}: {name!r} has shape {shape}; it must be (N, X, Y), (N, 1, X, Y) or (N, X, Y, 1)")
-    return values.to(torch.float32).contiguous()
+    return values.to(torch.float64 if values.dtype == torch.float64 else torch.float32).contiguous()
+
+
+class PairsWriter:
+    """Writes pairs as `.npz` if the path ends so, else as `.pt`; they are kept until the end, being read whole too."""
+
+    def __init__(self, path: str | Path, header: Header, count: int) -> None:
+        self.path, self.header, self.count = Path(path), header, count
+        if self.path.exists():
+            raise UserError(f"{path} exists and is not overwritten; remove it or choose another path")
+        held = (header.grid.dimension, len(header.channels), len(header.static), header.steady)
+        if held != (2, 1, 1, True) or count < 1:
+            raise UserError(
+                f"{path}: pairs are at least one steady field in two dimensions that depends on one static field; "
+                "choose another layout"
+            )
+        varying = [name for name, value in header.parameters.items() if value is None]
+        if varying:
+            raise UserError(f"{path}: pairs have no place for {varying[0]}, which differs between them; drop it")
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+
+    def write(self, batch: Batch) -> None:
+        x, y = batch.static[self.header.static[0]].cpu(), batch.values[:, 0, ..., 0].cpu()
+        if tuple(y.shape[1:]) != self.header.grid.shape or x.shape != y.shape:
+            raise UserError(f"{self.path}: pairs of shape {tuple(y.shape[1:])} do not fit {self.header.grid.shape}")
+        for name, values in (("x", x), ("y", y)):
+            if not torch.isfinite(values).all():
+                raise UserError(f"{self.path}: {name} has NaN or infinite values; remove those samples")
+        self._pairs.append((x.to(self.header.dtype), y.to(self.header.dtype)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            return
+        given = sum(len(y) for _, y in self._pairs)
+        if given != self.count:
+            raise UserError(f"{self.path}: {given} of the {self.count} trajectories announced were given")
+        x, y = (torch.cat(column) for column in zip(*self._pairs, strict=True))
+        text, content = to_json(self.header), io.BytesIO()
+        if self.path.suffix == ".npz":
+            np.savez(content, x=x.numpy(), y=y.numpy(), ups=np.array(text))
+        else:
+            torch.save({"x": x, "y": y, ATTRIBUTE: text}, content)
+        write(self.path, content.getvalue())
+
+
+def _open(path: Path, task: str | None = None, **options: Any) -> PairsFile:
+    return PairsFile(path, task=task, **options)
+
+
+class Pairs(Layout):
+    """One steady field of one other, in one file that is read whole."""
+
+    name = "pairs"
+    extension = ".pt"
+    options = ("convention", "parameters")
+    writer = PairsWriter
+    open = _open
+
+    @staticmethod
+    def recognises(path: Path) -> bool:
+        return read_bytes(path, 2).startswith((b"PK", _PICKLE))
+
+    @staticmethod
+    def loses(header: Header) -> list[str]:
+        return not_kept(header, static=True)

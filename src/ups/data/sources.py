@@ -48,7 +48,8 @@ def open_source(
     """
     root = Path(data.root).expanduser() if data.root else folder
     source = _made(name, config, data, root, seed, report) if config.make else _opened(name, config, root)
-    spec = source.spec
+    # Published flows come in periodic and in open boxes: what holds at the walls is the data's to say.
+    spec = replace(source.spec, boundary=source.train.boundary)
     if config.latent_spacing is not None:
         spec = replace(spec, latent_spacing=config.latent_spacing)
     times = source.train.times

@@ -23,7 +23,8 @@ class Splits(NamedTuple):
 def split(dataset: Dataset, test: float = 0.1, validation: float = 0.1) -> Splits:
     """The end of the file that publications test on (`Header.test_at`) is the test set; ours for validation is beside.
 
-    PDEBench tests on the first tenth of tensor and CFD files and on the last of grouped ones. A joined dataset is split part by part, so every parameter value is in every split.
+    PDEBench tests on the first tenth of tensor and CFD files and on the last of grouped ones. A joined dataset is split
+    part by part, so every parameter value is in every split.
     """
     if isinstance(dataset, Joined):
         parts = [split(part, test, validation) for part in dataset.parts]

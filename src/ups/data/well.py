@@ -30,7 +30,7 @@ from ups.data.hdf5 import array, centred_axis, check_finite, checked_rows, coord
 from ups.data.header import Described
 from ups.data.well_boundary import inner_walls, names_of, read_boundary
 from ups.errors import UserError
-from ups.fields import AXES, Batch, Grid, Header
+from ups.fields import AXES, Batch, Boundary, Grid, Header
 
 GROUPS = ("dimensions", "scalars", "t0_fields", "t1_fields", "t2_fields", "boundary_conditions")
 _EXTRA = ("additional_information",)
@@ -122,8 +122,9 @@ class WellFile(Described):
                 for order in range(3)
                 for stored in _fields(file, order, dims, self._count, times, shape, self.path)
             ]
+            boundary = read_boundary(_group(file, "boundary_conditions"), dims, _moving(fields), self.path)
             if known is None:
-                known = self._read_header(file, dims, fields, times)
+                known = self._read_header(file, dims, fields, times, boundary)
             else:
                 vectors = dict(grouped(known.channels, len(dims)))
                 fields = [replace(f, names=vectors[f.key]) if f.order and f.key in vectors else f for f in fields]
@@ -132,12 +133,13 @@ class WellFile(Described):
         self._channels = _arranged(self.channels, fields)
         self._fields = {name: stored for stored in fields for name in stored.names}
 
-    def _read_header(self, file: h5py.File, dims: Sequence[str], fields: list[Stored], times: Tensor) -> Header:
-        channels = tuple(name for stored in fields if stored.times for name in stored.names)
+    def _read_header(
+        self, file: h5py.File, dims: Sequence[str], fields: list[Stored], times: Tensor, boundary: Boundary
+    ) -> Header:
+        channels = _moving(fields)
         static = tuple(name for stored in fields if not stored.times for name in stored.names)
         if not channels:
             raise UserError(f"{self.path}: no field varies in time, so there is nothing to learn; use another file")
-        boundary = read_boundary(_group(file, "boundary_conditions"), dims, channels, self.path)
         axes = [
             _axis(coordinate(_group(file, "dimensions"), dim, self.path), periodic)
             for dim, periodic in zip(dims, boundary.periodic, strict=True)
@@ -366,6 +368,10 @@ def _fields(
                 f"{expected[0]}; the file is damaged or its attributes are wrong"
             )
         yield stored
+
+
+def _moving(fields: Sequence[Stored]) -> tuple[str, ...]:
+    return tuple(name for stored in fields if stored.times for name in stored.names)
 
 
 def _arranged(channels: Sequence[str], fields: Sequence[Stored]) -> list[tuple[Stored, list[int]]]:

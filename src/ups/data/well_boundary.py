@@ -71,7 +71,7 @@ def write_boundary(groups: h5py.Group, header: Header, fields: Sequence[tuple[st
             name, at = f"{axis}{_ENDS[end]}", (-end,)
             if side.kind == "open":
                 _write(groups, f"{name}_open", axis, "OPEN", points, at)
-            elif side.kind != "value":
+            elif side.kind != "value" or len(side.value) not in (0, len(header.channels)):
                 _write(groups, f"{name}_wall", axis, "WALL", points, at)
             else:
                 given = dict(zip(header.channels, side.value or (0.0,) * len(header.channels), strict=True))

@@ -16,8 +16,9 @@ from typing import Any
 import yaml
 
 from ups.data.joined import Joined, Subset
+from ups.data.open import open_dataset
 from ups.data.splits import Splits
-from ups.data.well import WellFile, grouped
+from ups.data.well import grouped
 from ups.data.well_writer import WellWriter
 from ups.errors import UserError
 from ups.fields import Dataset, Header
@@ -27,21 +28,9 @@ _FOLDERS = {"train": "train", "validation": "valid", "test": "test"}
 _CHUNK = 16
 
 
-def open_folder(folder: str | Path, task: str | None = None) -> Dataset:
-    """All files of one folder (`<name>/data/train`), in the order of their names."""
-    folder = Path(folder)
-    files = sorted(path for path in folder.glob("*") if path.suffix in (".hdf5", ".h5"))
-    if not files:
-        remedy = (
-            f"open one of {folder / 'data'}/{{train,valid,test}}" if (folder / "data").is_dir() else "check the path"
-        )
-        raise UserError(f"{folder} holds no .hdf5 or .h5 files; {remedy}")
-    return Joined([WellFile(file, task) for file in files])
-
-
 def open_splits(folder: str | Path, task: str | None = None) -> Splits:
     """The published splits of a dataset's folder."""
-    return Splits(**{split: open_folder(Path(folder) / "data" / name, task) for split, name in _FOLDERS.items()})
+    return Splits(**{split: open_dataset(Path(folder) / "data" / name, task) for split, name in _FOLDERS.items()})
 
 
 def divided(dataset: Dataset) -> Splits:

@@ -1,0 +1,186 @@
+"""Any trajectory that a layout says it can hold comes back from its file bit for bit."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ups.data.header import header_of, trajectory
+from ups.data.layouts import layout_of, named_layout, write_trajectories
+from ups.data.open import open_dataset
+from ups.fields import KINDS, Boundary, Conditions, Grid, Side, Trajectory
+
+# What each layout can hold: dimension, channels, static fields, whether it must be steady, whether parameters may vary.
+FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
+HELD = {
+    "pdebench-tensor": [(1, ("u",), (), False, False), (2, ("u",), ("a",), True, False)],
+    "pdebench-cfd": [
+        (1, FLUID[:3], (), False, False),
+        (2, ("Vy", "Vx", "density", "pressure"), (), False, False),
+        (3, FLUID, (), False, False),
+    ],
+    "pdebench-grouped": [
+        (1, ("u",), (), False, True),
+        (2, ("h", "温度"), (), False, True),
+        (3, ("a", "b", "c"), (), False, True),
+    ],
+    "pdebench-incompressible": [
+        (2, ("Vx", "Vy", "particles"), ("force_x", "force_y"), False, False),
+        (2, ("particles", "Vy", "Vx"), ("force_y", "force_x"), False, False),
+    ],
+}
+finite = st.floats(allow_nan=False, allow_infinity=False)
+names = st.text("abcνß_ -.", min_size=1, max_size=5)
+
+
+def increasing(draw: st.DrawFn, count: int) -> torch.Tensor:
+    """Positions of any kind: even, uneven, far from zero, closer than float32 can tell apart."""
+    start, step = draw(st.sampled_from([0.0, -2.5, 1e6])), draw(st.sampled_from([1e-9, 0.01, 1 / 3, 5.0]))
+    jitter = draw(st.lists(st.floats(0, 0.5), min_size=count, max_size=count))
+    step = max(step, abs(start) * 1e-12)
+    return torch.tensor([start + (i + j) * step for i, j in enumerate(jitter)], dtype=torch.float64)
+
+
+def grids(draw: st.DrawFn, dimension: int) -> Grid:
+    shape = draw(st.lists(st.integers(2, 5), min_size=dimension, max_size=dimension))
+    extent = [(a, a + n) for a, n in draw(st.tuples(*[st.tuples(st.floats(-9, 9), st.floats(0.1, 9))] * dimension))]
+    kind = draw(st.sampled_from(["cell_centred", "nodal", "uneven"]))
+    if kind == "cell_centred":
+        return Grid.cell_centred(shape, extent)
+    if kind == "nodal":
+        return Grid.nodal(shape, extent)
+    return Grid(tuple(increasing(draw, n) for n in shape), tuple(extent))
+
+
+def boundaries(draw: st.DrawFn, dimension: int) -> Boundary:
+    def pair() -> tuple[Side, Side]:
+        lower, upper = draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=2))
+        if "periodic" in (lower, upper):
+            return Side("periodic"), Side("periodic")
+        value = draw(st.lists(finite, max_size=3))
+        return Side(lower, tuple(value)), Side(upper)
+
+    return Boundary(tuple(pair() for _ in range(dimension)))
+
+
+def fields(draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Values of every size, signed zeros and subnormal numbers among them."""
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    values = generator.standard_normal(shape) * 10.0 ** generator.integers(-40, 30, shape)
+    flat = values.reshape(-1)
+    flat[: min(len(flat), 3)] = [-0.0, 1e-310, 0.0][: len(flat)]
+    return torch.from_numpy(values).to(dtype)
+
+
+@st.composite
+def trajectories(draw: st.DrawFn, layout: str) -> list[Trajectory]:
+    dimension, channels, static, steady, varying = draw(st.sampled_from(HELD[layout]))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    grid, boundary = grids(draw, dimension), boundaries(draw, dimension)
+    times = increasing(draw, 1 if steady else draw(st.integers(1, 4)))
+    parameters = draw(st.dictionaries(names, finite, max_size=3))
+    task, licence = draw(st.sampled_from(["", "burgers", "my task"])), draw(st.text(max_size=8))
+    made = []
+    for _ in range(draw(st.integers(1, 3))):
+        own = {name: draw(finite) for name in parameters} if varying else parameters
+        made.append(
+            Trajectory(
+                values=fields(draw, (len(times), *grid.shape, len(channels)), dtype),
+                channels=channels,
+                space=grid,
+                times=times,
+                boundary=boundary,
+                conditions=Conditions(own, {name: fields(draw, grid.shape, dtype) for name in static}),
+                task=task,
+                licence=licence,
+            )
+        )
+    return made
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def assert_same(one: Trajectory, other: Trajectory) -> None:
+    assert same_bits(one.values, other.values) and one.channels == other.channels
+    assert isinstance(one.space, Grid) and isinstance(other.space, Grid) and one.space.same_as(other.space)
+    assert same_bits(one.times, other.times) and one.boundary == other.boundary
+    assert dict(one.conditions.parameters) == dict(other.conditions.parameters)
+    assert set(one.conditions.static) == set(other.conditions.static)
+    assert all(same_bits(field, other.conditions.static[name]) for name, field in one.conditions.static.items())
+    assert (one.task, one.licence) == (other.task, other.licence)
+
+
+@pytest.mark.parametrize("layout", HELD)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_what_a_layout_can_hold_comes_back_bit_for_bit(tmp_path_factory, layout, data):
+    made = data.draw(trajectories(layout))
+    assert named_layout(layout).loses(header_of(made)) == []
+    path = tmp_path_factory.mktemp("trip") / "file"
+    write_trajectories(path, made, layout)
+    assert layout_of(path).name == layout
+    dataset = open_dataset(path)
+    assert len(dataset) == len(made)
+    order = list(reversed(range(len(made))))
+    batch = dataset.read(order, slice(None))
+    for row, index in enumerate(order):
+        assert_same(trajectory(dataset.header, batch, row), made[index])
+
+
+# Strangers' readers: nothing but h5py and the published names.
+
+
+def written(path, layout, dimension, channels, static=(), samples=2, frames=3):
+    generator = torch.Generator().manual_seed(0)
+    grid = Grid.cell_centred((4,) * dimension)
+    made = [
+        Trajectory(
+            torch.randn(frames, *grid.shape, len(channels), generator=generator),
+            channels,
+            grid,
+            torch.arange(frames) * 0.5,
+            Boundary.all("periodic", dimension),
+            Conditions({"eta": 0.01}, {name: torch.randn(grid.shape, generator=generator) for name in static}),
+        )
+        for _ in range(samples)
+    ]
+    write_trajectories(path, made, layout)
+    return made
+
+
+def test_a_stranger_reads_our_cfd_files(tmp_path):
+    made = written(tmp_path / "a.hdf5", "pdebench-cfd", 2, FLUID[:4])
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        for channel, name in enumerate(FLUID[:4]):
+            assert file[name].dtype == np.dtype("<f4") and file[name].chunks is None
+            assert np.array_equal(file[name][1], made[1].values[..., channel])
+        assert np.allclose(file["x-coordinate"], [0.125, 0.375, 0.625, 0.875])
+        assert file["y-coordinate"].dtype == np.dtype("<f4")
+        assert np.allclose(file["t-coordinate"], [0, 0.5, 1, 1.5])  # one entry too many, as published
+        assert file.attrs["eta"] == 0.01
+
+
+def test_a_stranger_reads_our_grouped_files(tmp_path):
+    made = written(tmp_path / "a.h5", "pdebench-grouped", 2, ("u", "v"))
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert sorted(file) == ["0000", "0001"]
+        for key, trajectory_ in zip(sorted(file), made, strict=True):
+            assert np.array_equal(file[key]["data"], trajectory_.values)
+            assert np.allclose(file[key]["grid"]["y"], [0.125, 0.375, 0.625, 0.875])
+            assert np.allclose(file[key]["grid"]["t"], [0, 0.5, 1])
+            assert yaml.safe_load(file[key].attrs["config"]) == {"sim": {"eta": 0.01}}
+
+
+def test_a_stranger_reads_our_incompressible_files(tmp_path):
+    made = written(tmp_path / "a.h5", "pdebench-incompressible", 2, ("Vx", "Vy", "particles"), ("force_x", "force_y"))
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["velocity"].shape == (2, 3, 4, 4, 2) and file["particles"].shape == (2, 3, 4, 4, 1)
+        assert np.array_equal(file["velocity"][1], made[1].values[..., :2])
+        assert np.array_equal(file["particles"][0], made[0].values[..., 2:])
+        assert np.array_equal(file["force"][1, ..., 1], made[1].conditions.static["force_y"])
+        assert np.allclose(file["t"], [[0, 0.5, 1]] * 2) and file.attrs["latestIndex"] == 2
