@@ -67,13 +67,16 @@ _FACTS = {
 
 
 def known_task(name: str) -> Known:
-    """What a registered task says; else what is known of the published data of that name."""
+    """What a registered task says; else what is known of the published data of that name.
+
+    Its sides are those of the published data, where these are known: the task's own may be those of our solver.
+    """
     facts = _FACTS.get(name)
     if facts is not None and name not in {spec.name for spec in tasks()}:
         return facts
     spec = registered_task(name)
-    fixed = facts.fixed if facts is not None else {}
-    return Known(spec.name, spec.channel_names, spec.boundary, spec.parameters, spec.static, fixed)
+    known = Known(spec.name, spec.channel_names, spec.boundary, spec.parameters, spec.static)
+    return replace(known, boundary=facts.boundary, fixed=facts.fixed) if facts is not None else known
 
 
 def published_parameters(path: Path, attributes: Mapping[str, Any]) -> dict[str, float]:
