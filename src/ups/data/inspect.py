@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.data.layouts import LAYOUTS
+from ups.data.layouts import layout_of
 from ups.data.splits import content_hash
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Dataset, Side
@@ -20,10 +20,8 @@ CHUNK_BYTES = 1 << 26  # of one read: 64 MiB
 
 
 def layout_name(path: Path) -> str:
-    """The layout of data that opened, as `--format` names it; what no layout knows are pairs."""
-    if path.is_dir():
-        return "well"
-    return next((layout.name for layout in LAYOUTS if layout.recognises(path)), "pairs")
+    """The layout of a file, as `--format` names it."""
+    return "a folder of files" if path.is_dir() else layout_of(path).name
 
 
 def inspect_dataset(dataset: Dataset) -> dict[str, Any]:
