@@ -15,7 +15,8 @@ import ups
 from ups.cli.arguments import parse_settings, parse_times
 from ups.errors import UserError
 
-COMMANDS = ["", "run", "train", "evaluate", "report", "simulate", "explain", "data", "data make", "data inspect"]
+COMMANDS = ["", "run", "train", "evaluate", "report", "simulate", "explain", "data"]
+COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
 HEAVY = ["torch", "numpy", "matplotlib", "h5py"]
 
 
@@ -78,9 +79,13 @@ def test_every_command_is_in_this_list():
         (["fly"], "No such command"),
         (["run"], "Missing argument 'CONFIG'"),
         (["run", "quickstart", "--fast"], "No such option"),
-        (["data", "make", "advection"], "Missing option '--out'"),
+        (["data", "make"], "error: give the name of an EQUATION"),
+        (["data", "make", "advektion", "--list"], "did you mean advection?"),
+        (["data", "fetch"], "error: give the NAME of a published file"),
+        (["data", "convert", "a.hdf5", "b.hdf5"], "error: b.hdf5: say its layout with --format"),
         (["data", "make", "advection", "--out", "x", "--count", "many"], "Invalid value for '--count'"),
-        (["data", "make", "advection", "--out", "x", "--set", "beta"], "error: --set beta: '' is not a number"),
+        (["data", "make", "advection", "--out", "x", "--set", "beta"], "error: --set beta: give NAME=VALUE"),
+        (["data", "make", "advection", "--out", "x", "--set", "beta=fast"], "error: advection: beta is 'fast'"),
         (["simulate", "run", "in", "--out", "x", "--steps", "3", "--times", "1"], "error: give --steps or --times"),
         (["simulate", "run", "in", "--out", "x", "--steps", "3"], "error: in is not a readable .npz file"),
         (["simulate", "run", "in", "--out", "x", "--times", "1,soon"], "error: --times 1,soon: 'soon' is not a number"),

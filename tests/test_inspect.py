@@ -6,12 +6,16 @@ import json
 import math
 from collections.abc import Sequence
 
+import h5py
 import pytest
 import torch
 
 from ups.data import inspect as inspect_module
+from ups.data.generate import generate
 from ups.data.inspect import describe, inspect_dataset
-from ups.fields import Batch, Boundary, Grid
+from ups.data.open import open_dataset
+from ups.equations import Advection
+from ups.fields import Batch, Boundary, Grid, Header, Side
 from ups.report.table import metrics_table
 
 
@@ -22,6 +26,7 @@ class InMemory:
     grid, times = Grid.cell_centred((4,)), torch.tensor([0.0, 0.5, 1.0])
 
     def __init__(self) -> None:
+        self.header = Header(self.task, self.channels, self.grid, self.times, self.boundary, {"beta": None}, ("a",))
         wave = torch.sin(2 * math.pi * self.grid.positions[0]).float()
         self.values = (torch.arange(6.0)[:, None, None] + wave).expand(6, 3, 4)[..., None].clone()
 
@@ -70,6 +75,44 @@ def test_a_constant_field_is_a_problem():
     dataset = InMemory()
     dataset.values[:] = 2.0
     assert "u: every value is 2" in inspect_dataset(dataset)["problems"]
+
+
+def test_a_sample_that_cannot_be_read_is_a_problem_and_the_others_are_described(tmp_path):
+    path = generate(Advection(points=16, frames=3), 6, 0, tmp_path / "a.hdf5")
+    with h5py.File(path, "r+") as file:
+        file["tensor"][4, 1, 2] = float("nan")
+    found = inspect_dataset(open_dataset(path))
+    assert len(found["problems"]) == 1 and "sample 4 has NaN" in found["problems"][0]
+    assert math.isfinite(found["fields"]["u"]["rms"])
+    assert found["notes"]["seed"] == 0 and "solver" in found["notes"]
+
+
+def test_the_same_trajectory_twice_is_a_problem():
+    dataset = InMemory()
+    dataset.values[3] = dataset.values[1]
+    found = inspect_dataset(dataset)["problems"]
+    assert found == ["samples 1 and 3 are the same: they start equal, under equal conditions"]
+    dataset.values[2] = dataset.values[1]  # under another beta
+    assert len(inspect_dataset(dataset)["problems"]) == 1
+
+
+def test_many_problems_of_a_kind_are_counted():
+    dataset = InMemory()
+    dataset.values[:] = torch.linspace(0, 1, 4)[:, None]
+    found = inspect_dataset(dataset)["problems"]
+    assert len(found) == 4  # the even and the odd samples are equal among themselves
+
+
+def test_uneven_times_are_a_problem():
+    dataset = InMemory()
+    dataset.times = torch.tensor([0.0, 0.5, 2.0])
+    assert inspect_dataset(dataset)["problems"][0].startswith("times are uneven: steps from 0.5 to 1.5")
+
+
+def test_prescribed_values_of_walls_are_said():
+    dataset = InMemory()
+    dataset.boundary = Boundary(((Side("value", (1.5,)), Side("open")),))
+    assert "value 1.5 / open" in describe(inspect_dataset(dataset))
 
 
 def test_the_description_reads_line_by_line():

@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data.generate import CHUNK, data_key, generate
+from ups.data.chunks import Chunks
+from ups.data.generate import data_key, generate
+from ups.data.open import open_dataset
 from ups.data.pdebench.tensor import TensorFile
 from ups.equations import Advection, Burgers, Darcy
 from ups.errors import UserError
 
+CHUNK = 64  # trajectories of a small equation that a CPU worker solves at once
 ADVECTION = Advection(points=16, beta=0.4, frames=3)
 
 
@@ -56,6 +59,62 @@ def test_an_interrupted_generation_goes_on_where_it_stopped(tmp_path):
     whole = generate(ADVECTION, count, 0, tmp_path / "whole.hdf5")
     assert path.read_bytes() == whole.read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    path = tmp_path / "a.hdf5"
+    folder = tmp_path / f".a.hdf5.chunks-{data_key(ADVECTION, 4, 0)[:16]}"
+    folder.mkdir()
+    for left in ("a.hdf5", ".a.hdf5.17.tmp", "000000.17.tmp"):
+        (folder / left).write_bytes(b"half")
+    whole = generate(ADVECTION, 4, 0, tmp_path / "whole.hdf5")
+    assert generate(ADVECTION, 4, 0, path).read_bytes() == whole.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.hdf5", "whole.hdf5"]
+
+
+def test_two_processes_do_not_make_the_same_file(tmp_path):
+    def again(done: int, total: int) -> None:
+        generate(ADVECTION, 4, 0, tmp_path / "a.hdf5")
+
+    with pytest.raises(UserError, match="being made by another process"):
+        generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", progress=again)
+
+
+def test_a_layout_that_is_not_known_and_a_gpu_that_is_not_there_are_said_before_any_work(tmp_path):
+    with pytest.raises(UserError, match="no layout 'netcdf'"):
+        generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", layout="netcdf")
+    with pytest.raises(UserError, match="the GPUs here are"):
+        generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", device="cuda:99")
+    with pytest.raises(UserError, match="use cpu, cuda"):
+        generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", device="gpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("points", "frames", "device", "count", "size"),
+    [
+        (128, 41, "cpu", 5, 64),
+        (1024, 201, "cpu", 10_000, 64),
+        (65536, 201, "cpu", 10_000, 4),  # 50 MB each, 256 MiB at most
+        (1024, 201, "cuda", 10_000, 1024),  # 0.8 MB each, 1 GiB at most
+        (1024, 201, "cuda", 100, 128),
+    ],
+)
+def test_chunks_follow_from_the_shape_alone_and_bound_memory(tmp_path, points, frames, device, count, size):
+    chunks = Chunks(Advection(points=points, frames=frames), 0, count, device, tmp_path)
+    assert chunks.size == size
+    assert sum(chunks.held(chunk) for chunk in range(len(chunks))) == count
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_makes_the_data_of_a_cpu_up_to_rounding(tmp_path):
+    equation = Burgers(points=32, nu=0.5, frames=3)
+    here = open_dataset(generate(equation, 70, 1, tmp_path / "cpu.hdf5"))
+    there = open_dataset(generate(equation, 70, 1, tmp_path / "gpu.hdf5", device="cuda"))
+    again = generate(equation, 70, 1, tmp_path / "again.hdf5", device="cuda")
+    one, two = (dataset.read(range(70), slice(None)).values for dataset in (here, there))
+    assert torch.allclose(one, two, rtol=1e-5, atol=1e-6)
+    assert again.read_bytes() == (tmp_path / "gpu.hdf5").read_bytes()
 
 
 def test_the_same_data_are_kept_and_other_data_never_overwritten(tmp_path):

@@ -23,12 +23,39 @@ Gpus = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=NUMBER", help="A parameter of the equation; repeat it for several."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the equation; repeat it for several."),
+]
+Task = Annotated[str | None, typer.Option("--task", metavar="NAME", help="The task, if the file does not say it.")]
+Convention = Annotated[
+    str | None,
+    typer.Option("--convention", metavar="KIND", help="For pairs: cell_centred or nodal, where their points lie."),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Processes; all cores if not given. Results do not depend on it.")
 ]
 
 
+def parse_words(settings: Sequence[str] | None) -> dict[str, float | str]:
+    """`["beta=0.4", "initial=random"]` as `{"beta": 0.4, "initial": "random"}`."""
+    values: dict[str, float | str] = {}
+    for setting in settings or ():
+        name, _, text = setting.partition("=")
+        if not name.strip() or not text.strip():
+            raise UserError(f"--set {setting}: give NAME=VALUE, such as --set beta=0.4")
+        try:
+            values[name.strip()] = float(text)
+        except ValueError:
+            values[name.strip()] = text.strip()
+    return values
+
+
+def reading_options(convention: str | None) -> dict[str, str]:
+    """What a reader is told besides the task."""
+    return {} if convention is None else {"convention": convention}
+
+
 def parse_settings(settings: Sequence[str] | None) -> dict[str, float]:
-    """`["beta=0.4"]` as `{"beta": 0.4}`."""
+    """`["beta=0.4"]` as `{"beta": 0.4}`, numbers alone."""
     values = {}
     for setting in settings or ():
         name, _, text = setting.partition("=")

@@ -8,27 +8,31 @@ from typing import Annotated
 
 import typer
 
-from ups.cli.arguments import Json
+from ups.cli.arguments import Convention, Json, Task, reading_options
 
 
 def inspect(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A data file that ups can read.")],
-    task: Annotated[str | None, typer.Option(metavar="NAME", help="The task, if the file does not say it.")] = None,
-    convention: Annotated[
-        str | None, typer.Option(metavar="KIND", help="For pairs: cell_centred or nodal, where their points lie.")
+    task: Task = None,
+    convention: Convention = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png", help="Also draw the first trajectories as a picture.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what is in a data file. Axes, shapes, times, parameters, ranges, and problems such as NaN.
+    """Say and show what is in a data file. Axes, boundaries, parameters, ranges, and problems: NaN, duplicates.
 
     \b
     Example:
-      ups data inspect data/1D_Advection_Sols_beta0.4.hdf5
+      ups data inspect data/1D_Advection_Sols_beta0.4.hdf5 --plot advection.png
       ups data inspect darcy_train_16.pt --convention nodal --json
     """
-    from ups.data.inspect import describe, inspect_dataset
+    from ups.data.inspect import describe, inspect_dataset, layout_name
     from ups.data.open import open_dataset
+    from ups.data.picture import draw, sketch
 
-    options = {} if convention is None else {"convention": convention}
-    found = inspect_dataset(open_dataset(file, task, **options))
-    print(json.dumps(found, indent=2) if as_json else describe(found))
+    dataset = open_dataset(file, task, **reading_options(convention))
+    found = {"layout": layout_name(file)} | inspect_dataset(dataset)
+    if plot is not None:
+        draw(dataset, plot)
+    print(json.dumps(found, indent=2) if as_json else f"{describe(found)}\n\n{sketch(dataset)}")

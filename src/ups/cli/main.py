@@ -16,8 +16,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from ups.cli.data_convert import convert
+from ups.cli.data_fetch import fetch
 from ups.cli.data_inspect import inspect
 from ups.cli.data_make import make
+from ups.cli.data_stats import stats
 from ups.cli.evaluate import evaluate
 from ups.cli.explain import explain
 from ups.cli.report import report
@@ -47,7 +50,7 @@ app.add_typer(data, name="data")
 
 for command in (run, train, evaluate, report, simulate, explain):
     app.command()(command)
-for command in (make, inspect):
+for command in (make, fetch, inspect, stats, convert):
     data.command()(command)
 
 
@@ -80,10 +83,11 @@ def ups(
 
 @data.callback()
 def datasets() -> None:
-    """Make data, and look into data files.
+    """Make data or fetch published ones, look into files, convert them.
 
     \b
     Example:
+      ups data make --list
       ups data make advection --count 100 --set beta=0.4 --out data
       ups data inspect data/1D_Advection_Sols_beta0.4.hdf5
     """

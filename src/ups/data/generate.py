@@ -1,39 +1,34 @@
 """Make a data set with our own solvers: the same bytes whatever the number of workers, and resumable.
 
-Trajectories are solved in chunks of 64 (the last one is solved whole too, and cut), each by one thread, so neither the
-workers nor the number of trajectories change a trajectory's rounding. Finished chunks are kept beside the file until it
-is whole.
+Trajectories are solved in chunks of fixed size (`chunks.py`), by one thread of a CPU worker or by a GPU, so neither the
+number of workers nor of GPUs changes a trajectory's rounding. Finished chunks are kept in a hidden folder beside the
+file until it is whole, and are put together in order while later ones are still being solved. CPUs and GPUs may differ
+in the last digits, so the data's key says which made them.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
+import itertools
 import json
 import math
-import multiprocessing
-import os
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import h5py
-import numpy as np
-import torch
-from safetensors.torch import load_file, save_file
-
-from ups.data.header import batch_from
+from ups.data.chunks import Chunks, gpus
+from ups.data.layout import Layout, Writer
 from ups.data.layouts import named_layout
+from ups.data.open import open_dataset
 from ups.durable import sync
 from ups.equations import Equation
 from ups.errors import UserError
-from ups.fields import Header
+from ups.fields import Batch, Header
 
-CHUNK = 64
 VERSION = 1  # of the bytes a solver makes; raised when any solver's output changes
 
 Progress = Callable[[int, int], None]
@@ -46,95 +41,157 @@ def generate(
     path: str | Path,
     workers: int = 1,
     progress: Progress | None = None,
+    *,
+    device: str = "cpu",
+    layout: str | None = None,
 ) -> Path:
-    """Solve trajectories 0 … count − 1 of the family `seed` and write them as a PDEBench-layout HDF5 file.
+    """Solve trajectories 0 … count − 1 of the family `seed` and write them in a layout, the equation's own by default.
 
-    If the file is there and was made with the same equation, count, seed and version, it is kept; any other file under
-    that name is refused. Interrupted, a second call goes on where the first stopped. `progress(done, total)` is called
-    with numbers of trajectories. With more than one worker, a script must call this under `if __name__ == "__main__"`.
+    `workers` are CPU processes; with `device="cuda"` every visible GPU has one. If the file is there and was made with
+    the same equation, count, seed, layout, kind of device and version, it is kept; any other file under that name is
+    refused. Interrupted, a second call goes on where the first stopped. `progress(done, total)` is called with numbers
+    of trajectories. With more than one worker, a script must call this under `if __name__ == "__main__"`.
     """
     path = Path(path)
     if count < 1 or workers < 1:
         raise UserError(f"{path}: count is {count} and workers {workers}; both must be at least 1")
-    key = data_key(equation, count, seed)
+    if device != "cpu":
+        gpus(device)
+    kind = named_layout(layout or equation.layout)
+    key = data_key(equation, count, seed, kind.name, device)
     if path.exists():
         if _key_of(path) != key:
             raise UserError(
-                f"{path} exists and was not made with this equation, count and seed; remove it or choose another path"
+                f"{path} exists and was not made with this equation, count, seed, layout and device; "
+                "remove it or choose another path"
             )
         if progress is not None:
             progress(count, count)
         return path
-    folder = path.with_name(f".{path.name}.chunks-{key[:16]}")
-    _check_space(path, equation, count, kept=len(list(folder.glob("*.safetensors"))))
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [chunk for chunk in range(_chunks(count)) if not _chunk_path(folder, chunk).exists()]
-
-    done = count - sum(_size(chunk, count) for chunk in missing)
-    try:
-        if progress is not None:
-            progress(done, count)
-        for chunk in _make_chunks(equation, seed, missing, folder, workers):
-            done += _size(chunk, count)
-            if progress is not None:
-                progress(done, count)
-        _assemble(equation, count, seed, key, folder, path)
-    except BrokenProcessPool as error:
-        raise UserError(
-            f"{path}: a worker process was killed, perhaps for want of memory; start again with fewer workers, "
-            "finished parts are kept"
-        ) from error
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise UserError(
-            f"{path}: the disk is full; free some space and start again, finished parts are kept"
-        ) from error
-    shutil.rmtree(folder)
+    chunks = Chunks(equation, seed, count, device, path.with_name(f".{path.name}.chunks-{key[:16]}"))
+    _check_space(path, chunks)
+    with _alone(chunks.folder, path):
+        try:
+            whole = _make(chunks, kind, key, workers, path.name, progress or (lambda done, total: None))
+        except BrokenProcessPool as error:
+            raise UserError(
+                f"{path}: a worker process was killed, perhaps for want of memory; start again with fewer workers, "
+                "finished parts are kept"
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(
+                f"{path}: the disk is full; free some space and start again, finished parts are kept"
+            ) from error
+        whole.rename(path)
+        sync(path.parent)
+        shutil.rmtree(chunks.folder)
     return path
 
 
-def data_key(equation: Equation, count: int, seed: int) -> str:
+def file_name(equation: Equation, layout: str | None = None) -> str:
+    """The published name of the data, with the extension of the layout."""
+    published = equation.published_name
+    return published if layout is None else str(Path(published).with_suffix(named_layout(layout).extension))
+
+
+def data_key(equation: Equation, count: int, seed: int, layout: str = "", device: str = "cpu") -> str:
     """A hash of everything the file's bytes follow from."""
     content = {
         "equation": equation.name,
+        "settings": {name: v if isinstance(v, str) else float(v) for name, v in vars(equation).items()},
         "parameters": equation.parameters,
         "solver": equation.solver,
         "grid": [positions.tolist() for positions in equation.grid.positions],
         "times": equation.times.tolist(),
         "count": count,
         "seed": seed,
+        "layout": layout or equation.layout,
+        "device": device.partition(":")[0],
         "version": VERSION,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _chunks(count: int) -> int:
-    return -(-count // CHUNK)
+def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str, progress: Progress) -> Path:
+    """The whole data in the chunks' folder, under their final name."""
+    whole = chunks.folder / name
+    for left in (whole, *chunks.folder.glob("*.tmp"), *chunks.folder.glob(".*.tmp")):
+        left.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    finished = chunks.finished()
+    missing = sorted(set(range(len(chunks))) - set(finished))
+    done = sum(chunks.held(chunk) for chunk in finished)
+    progress(done, chunks.count)
+
+    def reported() -> Iterator[int]:
+        nonlocal done
+        for chunk in chunks.make(missing, workers):
+            done += chunks.held(chunk)
+            progress(done, chunks.count)
+            yield chunk
+
+    def writer(first: Batch) -> Writer:
+        return kind.writer(whole, _header(chunks, first, key), chunks.count)
+
+    _write_in_order(chunks, itertools.chain(finished, reported()), writer)
+    return whole
 
 
-def _size(chunk: int, count: int) -> int:
-    return min(CHUNK, count - chunk * CHUNK)
+def _write_in_order(chunks: Chunks, made: Iterable[int], open_writer: Callable[[Batch], Writer]) -> None:
+    """Write each chunk as soon as it and all before it are made."""
+    waiting: set[int] = set()
+    following = 0
+    with ExitStack() as stack:
+        writer: Writer | None = None
+        for chunk in made:
+            waiting.add(chunk)
+            while following in waiting:
+                batch = chunks.read(following)
+                if writer is None:
+                    writer = stack.enter_context(open_writer(batch))
+                writer.write(batch)
+                waiting.remove(following)
+                following += 1
 
 
-def _chunk_path(folder: Path, chunk: int) -> Path:
-    return folder / f"{chunk:06d}.safetensors"
+def _header(chunks: Chunks, first: Batch, key: str) -> Header:
+    equation = chunks.equation
+    return Header(
+        task=equation.name,
+        channels=equation.channels,
+        grid=equation.grid,
+        times=equation.times,
+        boundary=equation.boundary,
+        parameters={name: equation.parameters.get(name) for name in first.parameters},
+        static=tuple(first.static),
+        forcings={name: field.dim() == first.values.dim() - 1 for name, field in first.forcings.items()},
+        masked=first.mask is not None,
+        notes={
+            "equation": equation.name,
+            "solver": equation.solver,
+            "seed": chunks.seed,
+            "device": chunks.device.partition(":")[0],
+            "version": VERSION,
+            "key": key,
+        },
+    )
 
 
 def _key_of(path: Path) -> str | None:
     try:
-        with h5py.File(path, "r") as file:
-            key = file.attrs.get("key")
-    except OSError:  # not HDF5, or truncated: not ours
+        key = open_dataset(path).header.notes.get("key")
+    except UserError:  # damaged, or none of ours
         return None
     return key if isinstance(key, str) else None
 
 
-def _check_space(path: Path, equation: Equation, count: int, kept: int) -> None:
+def _check_space(path: Path, chunks: Chunks) -> None:
     """The chunks still to make and the final file lie on the disk together."""
-    frames = len(equation.times) + len(equation.static)
-    trajectory = 4 * frames * math.prod(equation.grid.shape)
-    needed = trajectory * (count + CHUNK * (_chunks(count) - kept)) + 2**20
+    equation = chunks.equation
+    fields = len(equation.times) * len(equation.channels) + len(equation.static)
+    missing = chunks.count - sum(chunks.held(chunk) for chunk in chunks.finished())
+    needed = 4 * fields * math.prod(equation.grid.shape) * (chunks.count + missing) + 2**20
     place = next(folder for folder in path.absolute().parents if folder.exists())
     free = shutil.disk_usage(place).free
     if free < needed:
@@ -144,74 +201,13 @@ def _check_space(path: Path, equation: Equation, count: int, kept: int) -> None:
         )
 
 
-def _make_chunk(equation: Equation, seed: int, chunk: int, folder: Path) -> int:
-    batch = equation.solve(seed, range(chunk * CHUNK, (chunk + 1) * CHUNK))
-    final = _chunk_path(folder, chunk)
-    temporary = folder / f"{chunk:06d}.{os.getpid()}.tmp"
-    save_file({"values": batch.values, **{f"static.{name}": field for name, field in batch.static.items()}}, temporary)
-    sync(temporary)
-    temporary.rename(final)
-    return chunk
-
-
-def _make_chunks(equation: Equation, seed: int, chunks: Sequence[int], folder: Path, workers: int) -> Iterator[int]:
-    """Make the chunks in any order, naming each as it is finished."""
-    if workers == 1 or len(chunks) < 2:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+@contextmanager
+def _alone(folder: Path, path: Path) -> Iterator[None]:
+    """Two processes that make the same data would take each other's chunks away."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
         try:
-            for chunk in chunks:
-                yield _make_chunk(equation, seed, chunk, folder)
-        finally:
-            torch.set_num_threads(threads)
-        return
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload([__name__])  # torch is imported once, and files after the first start at once
-    pool = ProcessPoolExecutor(min(workers, len(chunks)), mp_context=context, initializer=_start_worker)
-    try:
-        futures = [pool.submit(_make_chunk, equation, seed, chunk, folder) for chunk in chunks]
-        for future in as_completed(futures):
-            yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    """One thread. Ctrl-C reaches workers too, but is the parent's to answer; its end, however it came, is theirs."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _assemble(equation: Equation, count: int, seed: int, key: str, folder: Path, path: Path) -> None:
-    header = Header(
-        task=equation.name,
-        channels=equation.channels,
-        grid=equation.grid,
-        times=equation.times,
-        boundary=equation.boundary,
-        parameters=equation.parameters,
-        static=equation.static,
-        notes={
-            "equation": equation.name,
-            "solver": equation.solver,
-            "seed": seed,
-            "version": VERSION,
-            "key": key,
-        },
-    )
-    with named_layout(equation.layout).writer(path, header, count) as writer:
-        for chunk in range(_chunks(count)):
-            size, first = _size(chunk, count), chunk * CHUNK
-            arrays = load_file(_chunk_path(folder, chunk))
-            static = {name: arrays[f"static.{name}"][:size].numpy() for name in equation.static}
-            values, rows = arrays["values"][:size].numpy(), np.arange(first, first + size)
-            writer.write(batch_from(header, rows, slice(None), values, static))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{path} is being made by another process; wait for it or choose another path") from None
+        yield

@@ -2,48 +2,105 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.fields import AXES, Dataset
+from ups.data.layouts import layout_of
+from ups.data.splits import content_hash
+from ups.errors import UserError
+from ups.fields import AXES, Batch, Dataset, Side
 
 CHUNK_BYTES = 1 << 26  # of one read: 64 MiB
 
 
+def layout_name(path: Path) -> str:
+    """The layout of a file, as `--format` names it."""
+    return "a folder of files" if path.is_dir() else layout_of(path).name
+
+
 def inspect_dataset(dataset: Dataset) -> dict[str, Any]:
     """Reads the whole dataset once, in chunks; every value in the answer is plain, so it can be printed as JSON."""
-    count, frames, grid = len(dataset), len(dataset.times), dataset.grid
-    sample_bytes = 4 * frames * max(1, torch.Size(grid.shape).numel()) * len(dataset.channels)
+    count, frames, grid, header = len(dataset), len(dataset.times), dataset.grid, dataset.header
+    sample_bytes = header.dtype.itemsize * frames * max(1, math.prod(grid.shape)) * len(dataset.channels)
     step = max(1, CHUNK_BYTES // sample_bytes)
     ranges: dict[str, _Range] = {}
-    parameters: dict[str, list[float]] = {}
-    for first in range(0, count, step):
-        batch = dataset.read(range(first, min(count, first + step)), slice(0, frames))
+    parameters: dict[str, set[float]] = {name: set() for name in header.parameters}
+    starts: dict[str, int] = {}
+    problems = _uneven(dataset.times)
+    for batch in _readable(dataset, step, problems):
         for n, channel in enumerate(dataset.channels):
-            ranges.setdefault(channel, _Range(channel)).add(batch.values[..., n], first)
-        for name, field in batch.static.items():
-            ranges.setdefault(name, _Range(name)).add(field, first)
+            ranges.setdefault(channel, _Range(channel)).add(batch.values[..., n], batch.ids)
+        for name, field in {**batch.static, **batch.forcings}.items():
+            ranges.setdefault(name, _Range(name)).add(field, batch.ids)
         for name, values in batch.parameters.items():
-            parameters[name] = sorted({*parameters.get(name, []), *values.tolist()})
+            parameters.setdefault(name, set()).update(values.tolist())
+        for row, sample in enumerate(batch.ids.tolist()):
+            first = starts.setdefault(content_hash(batch, row), sample)
+            if first != sample:
+                problems.append(f"samples {first} and {sample} are the same: they start equal, under equal conditions")
     names = AXES[: grid.dimension]
     axes = {
         name: {"points": len(p), "from": float(p[0]), "to": float(p[-1]), "domain": list(extent)}
         for name, p, extent in zip(names, grid.positions, grid.extent, strict=True)
     }
     for name, sides in zip(names, dataset.boundary.sides, strict=True):
-        axes[name]["sides"] = [side.kind for side in sides]
+        axes[name]["sides"] = [_side(side) for side in sides]
     space = dict(zip(names, grid.shape, strict=True))
     return {
         "task": dataset.task,
         "shape": {"samples": count, "time": frames, **space, "channels": len(dataset.channels)},
+        "dtype": str(header.dtype).removeprefix("torch."),
         "axes": axes,
         "times": {"frames": frames, "from": float(dataset.times[0]), "to": float(dataset.times[-1])},
-        "parameters": parameters,
+        "parameters": {name: sorted(values) for name, values in parameters.items()},
+        "masked": header.masked,
+        "licence": header.licence,
+        "notes": {
+            name: value if isinstance(value, str | int | float) else str(value) for name, value in header.notes.items()
+        },
         "fields": {name: found.summary() for name, found in ranges.items()},
-        "problems": [problem for found in ranges.values() for problem in found.problems()],
+        "problems": _shortened(problems) + [problem for found in ranges.values() for problem in found.problems()],
     }
+
+
+def _readable(dataset: Dataset, step: int, problems: list[str]) -> Iterator[Batch]:
+    """The dataset in chunks. Readers refuse samples with NaN or damage: these are noted and left out."""
+    for first in range(0, len(dataset), step):
+        rows = range(first, min(len(dataset), first + step))
+        try:
+            batches = [dataset.read(rows, slice(None))]
+        except UserError:
+            batches = [_read_one(dataset, row, problems) for row in rows]
+        yield from (batch for batch in batches if batch is not None)
+
+
+def _read_one(dataset: Dataset, row: int, problems: list[str]) -> Batch | None:
+    try:
+        return dataset.read([row], slice(None))
+    except UserError as error:
+        problems.append(str(error))
+        return None
+
+
+def _uneven(times: Float[Tensor, " T"]) -> list[str]:
+    steps = times.diff()
+    if not len(steps) or float(steps.max() - steps.min()) <= 1e-4 * float(steps.abs().mean()):
+        return []
+    return [f"times are uneven: steps from {float(steps.min()):g} to {float(steps.max()):g}; resample them to train"]
+
+
+def _shortened(problems: list[str], most: int = 5) -> list[str]:
+    return problems if len(problems) <= most else [*problems[:most], f"… and {len(problems) - most} more of this kind"]
+
+
+def _side(side: Side) -> str:
+    return f"{side.kind} {', '.join(f'{v:g}' for v in side.value)}" if any(side.value) else side.kind
 
 
 class _Range:
@@ -56,7 +113,7 @@ class _Range:
         self.number = self.bad = 0
         self.bad_samples: list[int] = []
 
-    def add(self, values: Tensor, first: int) -> None:
+    def add(self, values: Tensor, ids: Int[Tensor, " B"]) -> None:
         finite = torch.isfinite(values)
         good = values[finite].double()
         if len(good):
@@ -65,8 +122,7 @@ class _Range:
         self.squares += good.square().sum().item()
         self.number += len(good)
         self.bad += values.numel() - len(good)
-        broken = (~finite).reshape(len(values), -1).any(1).nonzero().flatten()
-        self.bad_samples += [first + n for n in broken.tolist()]
+        self.bad_samples += ids[(~finite).reshape(len(values), -1).any(1)].tolist()
 
     def summary(self) -> dict[str, float | None]:
         if not self.number:
@@ -86,7 +142,8 @@ class _Range:
 def describe(found: dict[str, Any]) -> str:
     """The same for people."""
     shape = found["shape"]
-    lines = [f"task        {found['task']}", f"shape       {tuple(shape.values())} ({', '.join(shape)})"]
+    lines = [f"layout      {found['layout']}"] if "layout" in found else []
+    lines += [f"task        {found['task']}", f"shape       {tuple(shape.values())} ({', '.join(shape)})"]
     for name, axis in found["axes"].items():
         low, high = axis["domain"]
         lines.append(
@@ -97,9 +154,13 @@ def describe(found: dict[str, Any]) -> str:
     lines.append(f"times       {times['frames']} from {times['from']:g} to {times['to']:g}")
     for name, values in found["parameters"].items():
         shown = ", ".join(f"{v:g}" for v in values[:8]) + (f", … ({len(values)} values)" if len(values) > 8 else "")
-        lines.append(f"parameter   {name} = {shown}")
+        lines.append(f"parameter   {name} = {shown or 'not given'}")
     for name, summary in found["fields"].items():
         numbers = ", ".join(f"{key} {value:.4g}" for key, value in summary.items() if value is not None)
         lines.append(f"field       {name}: {numbers or 'no finite value'}")
+    lines += [f"precision   {found['dtype']}"]
+    lines += ["mask        the field does not live everywhere"] if found["masked"] else []
+    lines += [f"licence     {found['licence']}"] if found["licence"] else []
+    lines += [f"note        {name}: {value}" for name, value in found["notes"].items()]
     lines += [f"problem     {problem}" for problem in found["problems"]] or ["problems    none found"]
     return "\n".join(lines)

@@ -44,21 +44,26 @@ def split(dataset: Dataset, test: float = 0.1, validation: float = 0.1) -> Split
 
 
 def content_hashes(dataset: Dataset) -> list[str]:
-    """A hash of what each trajectory is made from: initial frame, static fields, parameters.
+    """A hash of what each trajectory is made from: initial frame, static fields, forcings, parameters.
 
     A steady problem's first frame is its solution. Precision does not count: float64 data hash as their float32 copy.
     """
     hashes: list[str] = []
     for start in range(0, len(dataset), _CHUNK):
         batch = dataset.read(range(start, min(start + _CHUNK, len(dataset))), slice(0, 1))
-        hashes.extend(_content_hash(batch, row) for row in range(len(batch)))
+        hashes.extend(content_hash(batch, row) for row in range(len(batch)))
     return hashes
 
 
-def _content_hash(batch: Batch, row: int) -> str:
-    digest = hashlib.sha256(_single(batch.values[row]))
+def content_hash(batch: Batch, row: int) -> str:
+    """The same of one trajectory of a batch whose frames begin at the first."""
+    digest = hashlib.sha256(_single(batch.values[row, :1]))
     for name in sorted(batch.static):
         digest.update(name.encode() + _single(batch.static[name][row]))
+    for name in sorted(batch.forcings):
+        forcing = batch.forcings[name][row]
+        first = forcing[:1] if forcing.dim() == batch.values.dim() - 2 else forcing  # of one that depends on time
+        digest.update(name.encode() + _single(first))
     for name in sorted(batch.parameters):
         digest.update(name.encode() + _single(batch.parameters[name][row]))
     return digest.hexdigest()

@@ -1,0 +1,61 @@
+"""Bring data from any layout into any other, piece by piece; what the target does not keep is named."""
+
+from __future__ import annotations
+
+import errno
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from ups.data.layouts import LAYOUTS, named_layout
+from ups.errors import UserError
+from ups.fields import Dataset
+
+_PIECE_BYTES = 1 << 26  # of one read: 64 MiB
+
+Progress = Callable[[int, int], None]
+
+
+def convert(dataset: Dataset, path: str | Path, layout: str, progress: Progress | None = None) -> list[str]:
+    """Write a dataset's trajectories to a new file of another layout; returns in words what that layout does not keep.
+
+    What the layout cannot hold at all is refused. The file appears under its name when it is whole, else nothing does.
+    """
+    path, kind = Path(path), named_layout(layout)
+    header, count = dataset.header, len(dataset)
+    lost = kind.loses(header)
+    size = header.dtype.itemsize * len(header.times) * math.prod(header.grid.shape) * len(header.channels)
+    _check_space(path, count * size)
+    step = max(1, _PIECE_BYTES // max(1, size))
+    try:
+        with kind.writer(path, header, count) as writer:
+            for first in range(0, count, step):
+                last = min(first + step, count)
+                writer.write(dataset.read(range(first, last), slice(None)))
+                if progress is not None:
+                    progress(last, count)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(f"{path}: the disk is full; free some space or choose another place") from error
+    return lost
+
+
+def layout_for(path: str | Path, layout: str | None) -> str:
+    """The name of the layout to write. Several layouts share an extension, so none is guessed from it."""
+    if layout is not None:
+        return named_layout(layout).name
+    fitting = [kind.name for kind in LAYOUTS if kind.extension == Path(path).suffix]
+    likely = f"; published files ending in {Path(path).suffix} are {' or '.join(fitting)}" if fitting else ""
+    raise UserError(f"{path}: say its layout with --format, one of {', '.join(kind.name for kind in LAYOUTS)}{likely}")
+
+
+def _check_space(path: Path, needed: int) -> None:
+    place = next(folder for folder in path.absolute().parents if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UserError(
+            f"{path}: it needs {needed / 2**20:.1f} MiB, {place} has {free / 2**20:.1f} MiB free; "
+            "free some space or choose another place"
+        )

@@ -1,0 +1,50 @@
+"""Worker processes for work on data: quick to start, one thread each, gone when their parent is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import torch
+
+
+def worker_pool(workers: int, setup: Callable[..., None] | None = None, *arguments: Any) -> ProcessPoolExecutor:
+    """A pool whose processes call `setup(number, *arguments)` first, each with a number of its own from 0.
+
+    A script that uses it must do so under `if __name__ == "__main__"`.
+    """
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["ups.data.generate"])  # torch is imported once for all pools of a process
+    numbers = context.SimpleQueue()
+    for number in range(workers):
+        numbers.put(number)
+    return ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_start_worker, initargs=(numbers, setup, arguments)
+    )
+
+
+def all_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _start_worker(numbers: Any, setup: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """One thread. Ctrl-C reaches workers too, but is the parent's to answer; its end, however it came, is theirs."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if setup is not None:
+        setup(numbers.get(), *arguments)
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
