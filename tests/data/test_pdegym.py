@@ -173,7 +173,7 @@ def headers(draw):
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(headers(), st.integers(1, 3))
 def test_whatever_the_layout_can_hold_comes_back_bit_by_bit(tmp_path_factory, header, count):
     folder = tmp_path_factory.mktemp("gym")

@@ -31,9 +31,22 @@ HELD = {
         (2, ("Vx", "Vy", "particles"), ("force_x", "force_y"), False, False),
         (2, ("particles", "Vy", "Vx"), ("force_y", "force_x"), False, False),
     ],
+    "well": [
+        (1, ("u",), (), False, True),
+        (2, ("velocity_y", "温度", "velocity_x", "Vx"), ("a",), False, True),
+        (3, FLUID, ("a", "b"), False, True),
+    ],
+    "pdegym": [
+        (2, ("velocity_x", "velocity_y", "tracer"), (), False, False),
+        (2, ("density", "velocity_x", "velocity_y", "pressure"), (), False, False),
+        (2, ("u",), ("c",), False, False),
+        (2, ("u",), ("c",), True, False),
+        (2, ("a", "b", "温度"), (), False, False),
+    ],
+    "pairs": [(2, ("u",), ("a",), True, False)],
 }
 finite = st.floats(allow_nan=False, allow_infinity=False)
-names = st.text("abcνß_ -.", min_size=1, max_size=5)
+names = st.text("abcνß_ -.", min_size=1, max_size=5).filter(lambda name: name.strip("."))
 
 
 def increasing(draw: st.DrawFn, count: int) -> torch.Tensor:

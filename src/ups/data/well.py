@@ -193,7 +193,9 @@ class WellFile(Described):
         with open_file(self.path) as file:
             values = np.empty((len(rows), times.shape[1], *shape, len(self.channels)), dtype=_numpy(self.header.dtype))
             for stored, places in self._channels:
-                values[..., places] = stored.read(file, rows, frames, shape)
+                parts = stored.read(file, rows, frames, shape)
+                for part, place in enumerate(places):
+                    values[..., place] = parts[..., part]
             fixed = {
                 name: self._field(file, name, rows, frames)
                 for name in (*self.header.static, *self.header.forcings)

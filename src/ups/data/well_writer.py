@@ -51,11 +51,11 @@ class WellWriter(HDF5Writer):
         constant = {name: value for name, value in header.parameters.items() if value is not None}
         file.attrs.update(
             {
-                "dataset_name": header.task,
+                "dataset_name": header.task.replace("\0", ""),
                 "grid_type": "cartesian",
                 "n_spatial_dims": len(shape),
                 "n_trajectories": self.count,
-                "licence": header.licence,
+                "licence": header.licence.replace("\0", ""),
                 **constant,
             }
         )
