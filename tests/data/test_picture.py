@@ -7,7 +7,8 @@ import pytest
 import torch
 from layout_cases import batch_of, header_of
 
-from ups.data.picture import draw, sketch
+from ups.data.picture import draw
+from ups.data.sketch import sketch
 from ups.errors import UserError
 from ups.fields import Batch, Header
 

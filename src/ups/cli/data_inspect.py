@@ -29,10 +29,12 @@ def inspect(
     """
     from ups.data.inspect import describe, inspect_dataset, layout_name
     from ups.data.open import open_dataset
-    from ups.data.picture import draw, sketch
+    from ups.data.sketch import sketch
 
     dataset = open_dataset(file, task, **reading_options(convention))
     found = {"layout": layout_name(file)} | inspect_dataset(dataset)
     if plot is not None:
+        from ups.data.picture import draw
+
         draw(dataset, plot)
     print(json.dumps(found, indent=2) if as_json else f"{describe(found)}\n\n{sketch(dataset)}")

@@ -1,0 +1,80 @@
+"""What a dataset looks like, in characters: for a terminal, over any connection, without a picture file."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ups.fields import Dataset
+
+_SHADES = " ░▒▓█"
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sketch(dataset: Dataset, width: int = 72) -> str:
+    """The first trajectory in characters: bars over x at some times, or shades over (x, y) at the first and last."""
+    times = dataset.times
+    frames = sorted({0, len(times) - 1} if dataset.grid.dimension > 1 else {int(f) for f in _spread(len(times), 6)})
+    batches = [dataset.read([0], slice(frame, frame + 1)) for frame in frames]
+    parts = []
+    for number, name in enumerate(dataset.channels[:4]):
+        values = np.stack([batch.values[0, 0, ..., number].numpy() for batch in batches])
+        heads = [name] if dataset.header.steady else [f"{name}, t = {float(times[frame]):.3g}" for frame in frames]
+        if dataset.grid.dimension == 1:
+            low, high = limits(values)
+            lines = [
+                f"{head:>{max(map(len, heads))}} {_bars(line, low, high, width)}"
+                for head, line in zip(heads, values, strict=True)
+            ]
+            parts.append("\n".join([f"{name} from {low:.3g} (▁) to {high:.3g} (█), over x", *lines]))
+            continue
+        maps = dict(zip(heads, values, strict=True))
+        if number == 0:
+            maps = {name: field[0].numpy() for name, field in list(batches[0].static.items())[:1]} | maps
+        parts.append(_side_by_side(maps, width // len(maps) - 2))
+    return "\n\n".join(parts)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
+
+
+def _bars(values: np.ndarray, low: float, high: float, width: int) -> str:
+    return "".join(_BARS[level] for level in _levels(_shrunk(values, (width,)), low, high, len(_BARS)))
+
+
+def _side_by_side(maps: dict[str, np.ndarray], width: int) -> str:
+    """A character is twice as high as wide, so a square has half as many lines as columns; y points up."""
+    blocks = []
+    for head, field in maps.items():
+        plane = field if field.ndim == 2 else field[..., field.shape[-1] // 2]
+        columns = min(width, 2 * plane.shape[0], 34)
+        lines = max(2, round(columns / 2 * plane.shape[1] / plane.shape[0]))
+        low, high = limits(plane)
+        levels = _levels(_shrunk(plane, (columns, min(lines, 24))), low, high, len(_SHADES))
+        rows = ["".join(_SHADES[level] for level in line) for line in levels.T[::-1]]
+        title = f"{head}, {low:.3g} to {high:.3g}"
+        wide = max(columns, len(title))
+        blocks.append([line.ljust(wide) for line in (title, *rows)])
+    height = max(map(len, blocks))
+    padded = [block + [" " * len(block[0])] * (height - len(block)) for block in blocks]
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
+
+
+def _shrunk(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Averages over as many cells as fit the characters; a coarse field is repeated."""
+    tensor = torch.from_numpy(np.ascontiguousarray(values))[None, None].double()
+    pool = torch.nn.functional.adaptive_avg_pool1d if tensor.dim() == 3 else torch.nn.functional.adaptive_avg_pool2d
+    found = pool(tensor[0], shape if tensor.dim() == 4 else shape[0])
+    return found[0].numpy()
+
+
+def _levels(values: np.ndarray, low: float, high: float, count: int) -> np.ndarray:
+    part = (values - low) / (high - low) if high > low else np.zeros_like(values)
+    return np.nan_to_num(part * count).clip(0, count - 1).astype(int)
+
+
+def limits(values: np.ndarray) -> tuple[float, float]:
+    """The least and the largest finite value."""
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
