@@ -185,3 +185,11 @@ def test_senseless_equations_are_refused(wrong):
 def test_times_must_increase():
     with pytest.raises(UserError, match="increasing"):
         Burgers(points=32, nu=1.0).solve(0, [0], torch.tensor([1.0, 0.5], dtype=torch.float64))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_takes_the_same_steps_as_a_cpu() -> None:
+    """More trajectories than one recorded block holds, of several speeds; only the powers' rounding may differ."""
+    burgers = Burgers(points=256, nu=0.001, frames=5, duration=0.2)
+    cpu, gpu = (burgers.solve(0, range(1100), device=device).values.cpu() for device in ("cpu", "cuda"))
+    assert (cpu - gpu).abs().max() < 1e-6 * cpu.abs().max()
