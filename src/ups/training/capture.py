@@ -202,9 +202,10 @@ class CapturedStep:
                 norm = self.eager.apply()
         except Exception as error:
             cause = _first(error)
+            self._pool = torch.cuda.graph_pool_handle()  # torch refuses one that has lost its graphs, not its tensors
             if is_out_of_memory(cause) or runtime.config.capture == "on":
                 raise cause from None
-            self._give_up(f"a step could not be captured: {type(cause).__name__}: {cause}")
+            self._give_up(f"a step could not be captured: {str(cause).partition(chr(10))[0]}")
             return None
         finally:
             runtime.crumb.mark("gradients")
