@@ -154,7 +154,7 @@ def _touched(views: Sequence[Tensor], group: Sequence[nn.Parameter]) -> tuple[li
     return [view for view, _ in pairs], [gradient for _, gradient in pairs]
 
 
-def _copy_all(into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+def _copy_all(into: list[Tensor], tensors: list[Tensor]) -> None:
     """Each tensor into its place: in one kernel on a GPU, where launching one each takes longer than copying."""
     if tensors:
         torch._foreach_copy_(into, tensors)  # pyright: ignore[reportPrivateImportUsage]
