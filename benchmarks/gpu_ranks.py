@@ -69,6 +69,8 @@ def measure(folder: Path) -> list[tuple[str, ...]]:
         difference = distance(alone, job)
         rows.append(row(name, job, f"largest relative difference {difference:.1e}", good=difference <= 1e-10))
     undisturbed = train(folder, "undisturbed")
+    eager = train(folder, "eager", ["runtime.capture=off"])
+    rows.append(row("captured steps against eager ones, ddp on 2 ranks", eager, same(undisturbed, eager)))
     for fault, name, more in (
         ("squeeze at forward rank 1 step 12", "real out-of-memory on rank 1, ddp", ["training.precision=float64"]),
         (

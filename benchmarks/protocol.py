@@ -2,8 +2,11 @@
 
     OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node=2 benchmarks/protocol.py
     UPS_SHARE_DEVICE=1 torchrun --standalone --nproc-per-node=2 benchmarks/protocol.py --device cuda     (one GPU)
+    UPS_SHARE_DEVICE=1 torchrun --standalone --nproc-per-node=2 benchmarks/protocol.py --captured
+    torchrun --standalone --nproc-per-node=1 benchmarks/protocol.py --captured
 
 Both are measured in one process, step by step in turn, so that a slow moment of the machine strikes both sides.
+Captured steps are handed to the GPU ahead of time, so they are measured in blocks of many.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,12 +28,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ups.config.schema import DataConfig, MakeConfig, RuntimeConfig, TaskConfig, TrainingConfig
 from ups.data.sources import open_source
+from ups.distributed import vote as voting
 from ups.distributed.breadcrumb import Breadcrumb
 from ups.distributed.runtime import Runtime
 from ups.models.saved import ModelSpec
 from ups.store.fields import FieldStore
 from ups.track.tracker import Silent
-from ups.training import trainer as training
 from ups.training.ema import EMA
 from ups.training.fit import Prepared, prepare
 from ups.training.losses import relative_l2
@@ -41,15 +46,19 @@ WARM_UP = 10
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--captured", action="store_true", help="captured steps only, on a GPU")
     options = parser.parse_args()
+    device = "cuda" if options.captured else options.device
     with tempfile.TemporaryDirectory() as folder:
         shared = Path(folder)
         run = Path(tempfile.gettempdir()) / f"protocol_{os.environ['MASTER_PORT']}"  # the same on every rank
-        with Runtime.start(RuntimeConfig(device=options.device, threads=1), 0, run) as runtime:
+        config = RuntimeConfig(device=device, threads=1, capture="on" if options.captured else "off")
+        with Runtime.start(config, 0, run) as runtime:
             task = _task(runtime, run)
-            lines = [_overhead(runtime, task, shared), _against_ddp(runtime, task, shared)]
+            rows = (_captured_overhead, _captured_speed) if options.captured else (_overhead, _against_ddp)
+            lines = [row(runtime, task, shared) for row in rows]
             if runtime.rank == 0:
-                where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
+                where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
                 print(f"\n{where}, torch {torch.__version__}, {runtime.size} ranks\n")
                 print("| what | with (ms) | without (ms) | ratio |\n|---|---|---|---|")
                 print("\n".join(lines))
@@ -82,17 +91,21 @@ def _trainer(runtime: Runtime, task: Prepared, folder: Path, batch: int, **opera
     return Trainer(runtime, spec.build(0), stores, {"burgers": 1.0}, config, 0, folder, {}, lambda model: {}, Silent())
 
 
-def _compare(name: str, runtime: Runtime, ours: Callable[[], object], other: Callable[[], object], pairs: int) -> str:
-    """Median milliseconds a step of both, step by step in turn, and of the ratio with its standard error."""
+def _compare(
+    name: str, runtime: Runtime, ours: Callable[[], object], other: Callable[[], object], pairs: int, block: int = 1
+) -> str:
+    """Median milliseconds a step of both, block by block in turn, and of the ratio with its standard error."""
     times: tuple[list[float], list[float]] = ([], [])
-    for number in range(2 * (WARM_UP + pairs)):
+    warm = max(2, WARM_UP // block)
+    for number in range(2 * (warm + pairs)):
         step = (ours, other)[number % 2]
         began = time.perf_counter()
-        step()
+        for _ in range(block):
+            step()
         if runtime.device.type == "cuda":
             torch.cuda.synchronize()
-        times[number % 2].append((time.perf_counter() - began) * 1e3)
-    a, b = (torch.tensor(t[WARM_UP:]) for t in times)
+        times[number % 2].append((time.perf_counter() - began) * 1e3 / block)
+    a, b = (torch.tensor(t[warm:]) for t in times)
     draws = torch.randint(pairs, (1000, pairs), generator=torch.Generator().manual_seed(0))
     spread = (a[draws].median(1).values / b[draws].median(1).values).std()
     return f"| {name} | {a.median():.2f} | {b.median():.2f} | {a.median() / b.median():.4f} ± {spread:.4f} |"
@@ -101,14 +114,47 @@ def _compare(name: str, runtime: Runtime, ours: Callable[[], object], other: Cal
 def _overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
     """The same step with its vote and breadcrumbs, and without."""
     trainer = _trainer(runtime, task, folder, 64, width=48, depth=4, modes=32)
-    voting, marking = training.vote, Breadcrumb.mark
 
     def bare() -> None:
-        training.vote, Breadcrumb.mark = (lambda ballot, runtime: ballot), (lambda self, phase, step=None: None)
-        trainer.step()
-        training.vote, Breadcrumb.mark = voting, marking
+        with _no_protocol():
+            trainer.step()
 
     return _compare("vote and breadcrumbs, against none", runtime, trainer.step, bare, 400)
+
+
+@contextmanager
+def _no_protocol(pace: int = 2**30) -> Iterator[None]:
+    """Within, nobody votes or marks; `pace` is what the ranks would have agreed on."""
+    vote, mark = voting.vote, Breadcrumb.mark
+    voting.vote = lambda ballot, runtime: ballot._replace(pace=pace)
+    Breadcrumb.mark = lambda self, phase, step=None: None
+    try:
+        yield
+    finally:
+        voting.vote, Breadcrumb.mark = vote, mark
+
+
+def _captured_overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
+    """The same, captured, in blocks of about a second, which is how often ranks vote. Two trainers, as the steps in
+    which each votes depend on its own pace.
+    """
+    ours, other = (_trainer(runtime, task, folder, 64, width=48, depth=4, modes=32) for _ in range(2))
+
+    def bare() -> None:
+        with _no_protocol(pace=1):
+            other.step()
+
+    return _compare("captured: vote and breadcrumbs, against none", runtime, ours.step, bare, 10, 500)
+
+
+def _captured_speed(runtime: Runtime, task: Prepared, folder: Path) -> str:
+    """A captured step against the same step run eagerly, at the quickstart's width."""
+    batch, size = 64, {"width": 40, "depth": 3, "modes": 32, "head": 32}
+    usual = replace(runtime, config=runtime.config.model_copy(update={"capture": "off"}))
+    captured, eager = (_trainer(rt, task, folder, batch, **size) for rt in (runtime, usual))
+    line = _compare(f"captured, against eager, batch {batch}", runtime, captured.step, eager.step, 15, 20)
+    rates = [batch / float(ms) * 1e3 for ms in line.split("|")[2:4]]
+    return f"{line.rstrip('| ')}; {rates[0]:,.0f} against {rates[1]:,.0f} samples/s |"
 
 
 def _against_ddp(runtime: Runtime, task: Prepared, folder: Path) -> str:
@@ -125,7 +171,7 @@ def _against_ddp(runtime: Runtime, task: Prepared, folder: Path) -> str:
         nonlocal step
         optimiser.zero_grad(set_to_none=True)
         micro = next(iter(theirs.micro_batches(step)))
-        batch = micro.batch
+        batch = micro.batch.to(runtime.device)
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(batch.values.dtype)
         static = batch.values.new_zeros(*batch.values[:, 0, ..., 0].shape, 0)
         prediction = wrapped("burgers", batch.values[:, :1], static, batch.parameters, lead, batch.grid)
@@ -134,7 +180,7 @@ def _against_ddp(runtime: Runtime, task: Prepared, folder: Path) -> str:
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(theirs.config, step)
         optimiser.step()
-        averages.update(step, torch.isfinite(norm).float())
+        averages.update(averages.share(step), torch.isfinite(norm).float())
         step += 1
 
     return _compare(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ups.distributed import backoff, faults
 from ups.distributed.crash import PeerFailed
 from ups.distributed.parallel import Reduction
 from ups.distributed.runtime import Runtime
-from ups.distributed.vote import Ballot, vote
+from ups.distributed.vote import Ballot, Voting, vote
 from ups.errors import GaveUp, Stopped
 from ups.track.jsonl import read_events
 
@@ -165,6 +166,33 @@ def _many_votes(directory: Path | None) -> list[int]:
             time.sleep(1e-3 * ((rt.rank * 5 + turn * 3) % 4))
             seen.append(vote(Ballot((rt.rank * 7 + turn) % 5, 0, 0, 0), rt).out_of_memory)
         return seen
+
+
+def test_ranks_of_different_pace_vote_in_the_same_steps_and_rarely_while_nothing_can_fail() -> None:
+    """Steps of 1 and 2 ms, a vote every 50 ms or so; step 150 may fail on one rank alone."""
+    first, second = run_ranks(2, _paced_votes)
+    assert first == second
+    assert {0, 1, 150, 151} <= set(first)
+    assert max(b - a for a, b in pairwise(first)) <= 50  # as no step is shorter than 1 ms
+    assert len(first) < 150
+
+
+def _paced_votes() -> list[int]:
+    from ups.distributed import vote as module
+
+    before, module.PERIOD = module.PERIOD, 0.05
+    try:
+        with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0) as rt:
+            voting, seen = Voting(rt), []
+            for step in range(300):
+                time.sleep(1e-3 * (1 + rt.rank))
+                safe = step not in (0, 150)
+                if voting.due(step, safe):
+                    seen.append(step)
+                    voting.hold(step, Ballot(), safe)
+            return seen
+    finally:
+        module.PERIOD = before
 
 
 def test_a_parameter_no_task_touched_keeps_no_gradient(tmp_path: Path) -> None:

@@ -140,6 +140,9 @@ class RuntimeConfig(Strict):
         default=False, description="recompute blocks in the backward pass to save memory"
     )
     compile: bool = Field(default=False, description="torch.compile each block")
+    capture: Literal["auto", "on", "off"] = Field(
+        default="auto", description="replay steps as CUDA graphs: where possible, or fail where not, or never"
+    )
     deterministic: bool = Field(default=False, description="only operations that repeat bit for bit, at some speed")
     deadline: PositiveFloat = Field(
         default=12.0, description="seconds without a sign of life in a step before it hangs"

@@ -16,13 +16,13 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-_ROW = struct.Struct("<q4iI")
+_ROW = struct.Struct("<q5iI")
 _PATIENT = 0.002
 """Seconds after which a rank that waits lets go of its core."""
 
 
 class Ballots:
-    """`Ballots(...).vote((0, 0, 1, 0))`: the largest of every rank's four numbers. `meet` is a barrier of all ranks."""
+    """`Ballots(...).vote((0, 0, 1, 0, 900))`: the largest of each of five numbers over ranks. `meet`: a barrier."""
 
     def __init__(self, directory: Path, rank: int, size: int, attempt: int, meet: Callable[[], object]) -> None:
         path = directory / "crumbs" / f"ballots_{attempt:03d}"
@@ -40,7 +40,7 @@ class Ballots:
         """Two rows a rank, used in turn: nobody can be two votes ahead, because each needs everyone's ballot."""
         self._number += 1
         turn = self._number % 2
-        content = struct.pack("<q4i", self._number, *ballot)
+        content = struct.pack("<q5i", self._number, *ballot)
         self._map[self._place(turn, self._rank)] = content + struct.pack("<I", zlib.crc32(content))
         largest, began = tuple(ballot), time.monotonic()
         for rank in range(self._size):

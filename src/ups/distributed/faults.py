@@ -18,7 +18,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,11 @@ def parse(text: str) -> list[Fault]:
 
 
 _FAULTS = parse(os.environ.get("UPS_FAULT", ""))
+
+
+def awaits(places: Collection[str]) -> bool:
+    """Whether a fault is still to strike at one of these places, on any rank."""
+    return any(fault.place in places for fault in _FAULTS)
 
 
 def strike(place: str, rank: int, step: int, attempt: int, tensors: Sequence[Tensor] = ()) -> str | None:

@@ -138,16 +138,26 @@ class Reduction:
             return
         works = []
         for group, flat, views in self.buckets:
-            for parameter, view in zip(group, views, strict=True):
-                if parameter.grad is not None:
-                    view.copy_(parameter.grad)
+            views, gradients = _touched(views, group)
+            _copy_all(views, gradients)
             works.append(dist.all_reduce(flat, async_op=True))
         for (group, _, views), work in zip(self.buckets, works, strict=True):
             if work is not None:
                 work.wait()
-            for parameter, view in zip(group, views, strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.copy_(view)
+            views, gradients = _touched(views, group)
+            _copy_all(gradients, views)
+
+
+def _touched(views: Sequence[Tensor], group: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:
+    """The places in a bucket of the parameters that have a gradient, and those gradients."""
+    pairs = [(view, p.grad) for view, p in zip(views, group, strict=True) if p.grad is not None]
+    return [view for view, _ in pairs], [gradient for _, gradient in pairs]
+
+
+def _copy_all(into: list[Tensor], tensors: list[Tensor]) -> None:
+    """Each tensor into its place: in one kernel on a GPU, where launching one each takes longer than copying."""
+    if tensors:
+        torch._foreach_copy_(into, tensors)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _replace_forward(block: nn.Module, forward: Callable[..., Any]) -> None:
@@ -168,7 +178,8 @@ def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Keeps a block's inputs only, and computes the rest again when gradients are asked for."""
 
     def recomputed(*inputs: Any) -> Tensor:
-        result = checkpoint(forward, *inputs, use_reentrant=False)
+        # Blocks draw nothing at random, and the generator's state must not be asked for while a graph is captured.
+        result = checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False)
         assert isinstance(result, Tensor)
         return result
 

@@ -1,4 +1,4 @@
-"""What every rank must know before any of them acts: one small reduction a step, on a channel used for nothing else.
+"""What every rank must know before any of them acts: one small reduction, on a channel used for nothing else.
 
 Ranks of one node vote through a mapped file, those of several on a gloo group of its own. A rank votes only where every
 rank arrives in every outcome: after its local forward and backward passes, whether they ended well or not, and before
@@ -7,12 +7,16 @@ the first collective that depends on them.
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from ups.distributed.runtime import Runtime
+
+PERIOD = 1.0
+"""Seconds between votes while nothing can fail on one rank alone: how late a signal may be answered."""
 
 
 class Ballot(NamedTuple):
@@ -26,6 +30,8 @@ class Ballot(NamedTuple):
     """A signal asked to stop."""
     save: int = 0
     """A checkpoint was refused by the disk and should be tried again."""
+    pace: int = 2**30
+    """Microseconds a step takes here; the default where steps may fail, so that all vote in the next one too."""
 
 
 def vote(ballot: Ballot, runtime: Runtime) -> Ballot:
@@ -37,6 +43,34 @@ def vote(ballot: Ballot, runtime: Runtime) -> Ballot:
     values = torch.tensor(ballot, dtype=torch.int32)
     dist.all_reduce(values, op=dist.ReduceOp.MAX, group=runtime.control)
     return Ballot(*values.tolist())
+
+
+class Voting:
+    """When to vote: in every step that may fail on one rank alone, else about every PERIOD seconds.
+
+    All ranks must vote in the same steps, and their clocks differ: so how long a step takes is itself voted on, and the
+    number of steps to the next vote follows from the slowest rank's. It at most doubles, as the first few steps after
+    another kind of step say little.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._pause, self._next = 1, 0
+        self._step, self._time = 0, time.monotonic()
+
+    def due(self, step: int, safe: bool) -> bool:
+        """`safe`: nothing in this step can fail on one rank alone. A rank by itself has nobody to wait for."""
+        return not safe or self.runtime.control is None or step >= self._next
+
+    def hold(self, step: int, ballot: Ballot, safe: bool) -> Ballot:
+        """Vote in a step in which it is due."""
+        if safe and step > self._step:
+            took = (time.monotonic() - self._time) / (step - self._step)
+            ballot = ballot._replace(pace=min(2**30, max(1, int(1e6 * took))))
+        result = vote(ballot, self.runtime)
+        self._pause = min(2 * self._pause, max(1, int(1e6 * PERIOD) // result.pace))
+        self._next, self._step, self._time = step + self._pause, step, time.monotonic()
+        return result
 
 
 _ALLOCATIONS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "can't allocate memory", "out of memory")

@@ -68,7 +68,7 @@ class Propagator(nn.Module):
                 columns.append(torch.ones_like(square[:, i]))
             elif channel.vector is not None:
                 group = [j for j, other in enumerate(spec.channels) if other.vector == channel.vector]
-                columns.append(square[:, group].mean(1))
+                columns.append(torch.stack([square[:, j] for j in group], -1).mean(1))
             else:
                 columns.append(square[:, i])
         return torch.stack(columns, -1).clamp_min(SMALLEST_SCALE**2).sqrt()

@@ -22,13 +22,17 @@ class EMA:
         self.live = dict(module.named_parameters())
         self.averages: dict[str, Tensor] = {name: p.detach().clone() for name, p in self.live.items()}
 
+    def share(self, step: int) -> float:
+        """1 − d: the weights' share of the new average."""
+        return 1 - min(self.decay, (1 + step) / (10 + step))
+
     @torch.no_grad()
-    def update(self, step: int, taken: Float[Tensor, ""]) -> None:
+    def update(self, share: float | Float[Tensor, ""], taken: Float[Tensor, ""]) -> None:
         """`taken` is 1 where the weights moved, and 0 (on the device) where the step was skipped."""
-        share = 1 - min(self.decay, (1 + step) / (10 + step))
+        parts = {dtype: (share * taken.double()).to(dtype) for dtype in {a.dtype for a in self.averages.values()}}
         for name, average in self.averages.items():
             ours = local(average)
-            ours.lerp_(local(self.live[name]), share * taken.to(ours.dtype))
+            ours.lerp_(local(self.live[name]), parts[ours.dtype])
 
     @contextmanager
     def applied(self) -> Iterator[None]:

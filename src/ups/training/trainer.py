@@ -10,27 +10,29 @@ from __future__ import annotations
 import gc
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor
 
 from ups.config.schema import TrainingConfig
-from ups.data.sampler import Sampler, TaskIndices, TaskShare, check_ranks, noise
+from ups.data.sampler import Sampler, TaskIndices, TaskShare, check_ranks
 from ups.distributed import backoff
 from ups.distributed.crash import PeerFailed
 from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
 from ups.distributed.parallel import parallelise, replicas_agree
 from ups.distributed.runtime import Runtime
 from ups.distributed.saver import Checkpoints, NotSaved
-from ups.distributed.vote import Ballot, is_out_of_memory, vote
+from ups.distributed.vote import Ballot, Voting, is_out_of_memory
 from ups.errors import GaveUp
 from ups.models.propagator import Propagator
 from ups.store.fields import FieldStore
 from ups.track.tracker import Tracker
+from ups.training.capture import captured
 from ups.training.ema import EMA
 from ups.training.optim import build_optimiser, learning_rate, rollout_length
 from ups.training.probe import fitting_micro_batches
@@ -98,7 +100,10 @@ class Trainer:
             self.model, runtime, config.precision, lambda module: build_optimiser(module, config)
         )
         self.ema = EMA(self.model, config.ema)
-        self.stepper = Step(self.stage, self.optimiser, self.ema, config.clip)
+        step = Step(self.stage, self.optimiser, self.ema, config.clip, seed)
+        self.stepper = captured(step, runtime, lambda reason: events.write("eager", reason=reason))
+        self.voting = Voting(runtime)
+        self.norms: deque[tuple[int, SupportsFloat]] = deque()  # of gradients, by step, that nobody has looked at yet
         self.state = State()
         self.refused, self.saved_at, self.written = 0, 0.0, -1
         self.saver = Checkpoints(
@@ -117,8 +122,7 @@ class Trainer:
         step, runtime = self.state.step, self.runtime
         while True:
             sums, ballot, failure = self._gradients(step)
-            runtime.crumb.mark("vote")
-            result = vote(ballot, runtime)
+            result = self._vote(step, ballot)
             if failure is not None:
                 runtime.crumb.mark("gradients")  # the report says where it struck, not where it was told
                 raise failure
@@ -130,9 +134,9 @@ class Trainer:
         runtime.crumb.mark("reduce")
         self.reduction.reduce(runtime)
         runtime.crumb.mark("update")
-        norm = self.stepper.update(step, learning_rate(self.config, step))
+        self.norms.append((step, self.stepper.update(step, learning_rate(self.config, step))))
         runtime.strike("update", self.stepper.parameters)
-        self._note_if_skipped(step, float(norm))
+        self._note_skipped(unread=1 if self.stepper.replayed else 0)
         self.state.step += 1
         return sums, result
 
@@ -148,13 +152,21 @@ class Trainer:
                 if is_out_of_memory(error):
                     self._note_out_of_memory(self.micro[runtime.doing["task"]])
                 raise
-            if not is_out_of_memory(error):
+            if not is_out_of_memory(error) or not self.voting.due(step, self.stepper.replayed):
                 return {}, Ballot(0, 1 + runtime.rank, stop, save), error
         # Outside the handler, so that the traceback no longer holds the tensors of the pass that failed.
         self.optimiser.zero_grad(set_to_none=True)
         gc.collect()
         torch.cuda.empty_cache()
         return {}, Ballot(1 + list(self.stores).index(runtime.doing["task"]), 0, stop, save), None
+
+    def _vote(self, step: int, ballot: Ballot) -> Ballot:
+        """What the ranks decide together; nothing in a replayed step in which no vote is due."""
+        safe = self.stepper.replayed
+        if not self.voting.due(step, safe):
+            return Ballot()
+        self.runtime.crumb.mark("vote")
+        return self.voting.hold(step, ballot, safe)
 
     def micro_batches(self, step: int) -> Iterator[MicroBatch]:
         """This rank's part of the global batch of a step; every rank has the same number, tasks and shapes."""
@@ -168,15 +180,11 @@ class Trainer:
         return self.sampler.indices(step, rollout_length(self.config, step), tuple(self.config.strides.items()))
 
     def _load(self, step: int, micro: TaskIndices, count: int) -> MicroBatch:
-        """The fields and noise of some samples on the device; `count` samples of this task are in the global batch."""
-        config, runtime, task = self.config, self.runtime, self.model.tasks[micro.task]
-        runtime.doing.update(task=micro.task)
-        batch = self.stores[micro.task].gather(micro).to(runtime.device, self.dtype)
-        runtime.doing.update(shapes=list(batch.values.shape), ids=micro.ids.tolist())
-        shape = (task.history, *batch.values.shape[2:])
-        noisy = config.noise > 0 and not task.steady
-        normal = noise(self.seed, step, micro.slots, shape, device=runtime.device).to(self.dtype) if noisy else None
-        return MicroBatch(batch, normal, (micro.weights / count).to(runtime.device, self.dtype))
+        """The fields of some samples; `count` samples of this task are in the global batch."""
+        self.runtime.doing.update(task=micro.task)
+        batch = self.stores[micro.task].gather(micro).to("cpu", self.dtype)
+        self.runtime.doing.update(shapes=list(batch.values.shape), ids=micro.ids.tolist())
+        return MicroBatch(batch, (micro.weights / count).to(self.dtype), micro.slots, torch.tensor(step))
 
     def fit(self, report: Callable[[int, str], None] = lambda step, text: None) -> State:
         """Train to the last step. On Ctrl-C or SIGTERM to any rank: save, then `Stopped` on every one."""
@@ -222,6 +230,12 @@ class Trainer:
         )
         return loss
 
+    def _note_skipped(self, unread: int = 0) -> None:
+        """Look at the gradients' norms, but for the last ones, which a GPU may not have computed yet."""
+        while len(self.norms) > unread:
+            step, norm = self.norms.popleft()
+            self._note_if_skipped(step, float(norm))
+
     def _note_if_skipped(self, step: int, norm: float) -> None:
         """A gradient that is not finite was skipped on every rank; too many in a row end the run."""
         if math.isfinite(norm):
@@ -251,6 +265,7 @@ class Trainer:
             def load(task: str, size: int) -> MicroBatch:
                 return self._load(self.config.steps, next(longest[task].micro_batches(size)), len(longest[task]))
 
+            assert isinstance(self.stepper, Step), "sharded steps are not captured"
             try:
                 sizes = fitting_micro_batches(sizes, load, self.stepper, self.runtime)
             except Exception as error:
@@ -316,6 +331,7 @@ class Trainer:
         self._write()
 
     def _write(self) -> None:
+        self._note_skipped()
         state = self.state
         self.runtime.crumb.mark("checkpoint", state.step - 1)
         content = {**self.manifest, "progress": vars(state) | {"best": None if math.isinf(state.best) else state.best}}

@@ -62,6 +62,14 @@ class FNO(nn.Module):
         last = convolution(128, len(task.channels), 1, bias=False)
         nn.init.zeros_(last.weight)
         self.project = nn.Sequential(convolution(width, 128, 1), nn.GELU(), last)
+        self._coordinates: dict[tuple, Tensor] = {}
+
+    def coordinates(self, grid: Grid, like: Tensor) -> Float[Tensor, "dim *space"]:
+        """The points' positions, brought to the device on first use: a copy in every pass could not be captured."""
+        key = (tuple(tuple(p.tolist()) for p in grid.positions), like.device, like.dtype)
+        if key not in self._coordinates:
+            self._coordinates[key] = torch.stack(torch.meshgrid(*grid.positions, indexing="ij")).to(like)
+        return self._coordinates[key]
 
     def forward(
         self,
@@ -76,7 +84,7 @@ class FNO(nn.Module):
         batch, space = history.shape[0], grid.shape
         constants = [f"parameter_{p}" for p in spec.parameters]
         constants += [] if spec.steady else ["lead", *(f"rms_{c}" for c in spec.channel_names)]
-        coordinates = torch.stack(torch.meshgrid(*grid.positions, indexing="ij")).to(history)
+        coordinates = self.coordinates(grid, history)
         parts = [
             history.movedim(-1, 2).flatten(1, 2),
             static.movedim(-1, 1),

@@ -135,6 +135,10 @@ class OperatorModel(nn.Module):
         self.blocks = nn.ModuleList(SpectralBlock(width, bases, local, conditions, expansion) for _ in range(depth))
         self.head = Head(self.tasks, width, head)
         self._geometries: dict[tuple, Geometry] = {}
+        for task in tasks:
+            conserved = {invariant.channel for invariant in task.invariants}
+            mask = torch.tensor([float(name in conserved) for name in task.channel_names])
+            self.register_buffer(f"conserved_{task.name}", mask, persistent=False)
 
     def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
         """Tables for this grid, made on first use. Positions are few numbers: their values are the key."""
@@ -168,11 +172,16 @@ class OperatorModel(nn.Module):
         local = torch.cat([history[:, -1], static], -1)
         if query is None:
             whole = self._on_grid(task, features, local, geometry)
-            return whole - drift(spec, whole) if spec.invariants else whole
+            return whole - self.drift(spec, whole) if spec.invariants else whole
         out = self._at_points(task, features, local, geometry, grid, query)
         if spec.invariants:
-            out = out - drift(spec, self._on_grid(task, features, local, geometry)).flatten(1, -2)
+            out = out - self.drift(spec, self._on_grid(task, features, local, geometry)).flatten(1, -2)
         return out
+
+    def drift(self, task: TaskSpec, increment: Float[Tensor, "B *space C"]) -> Float[Tensor, "B *ones C"]:
+        """The mean change of channels whose mean the equation conserves: what has to be taken off again."""
+        mean = increment.mean(dim=tuple(range(1, increment.dim() - 1)), keepdim=True)
+        return mean * self.get_buffer(f"conserved_{task.name}").to(mean)
 
     def _on_grid(self, task: str, features: Tensor, local: Tensor, geometry: Geometry) -> Float[Tensor, "B *space C"]:
         if geometry.frame.patch > 1 or geometry.resample is not None:
@@ -190,13 +199,6 @@ class OperatorModel(nn.Module):
         out = self.head(task, features, cell_offsets(geometry.latent, query).to(features), local, grid.dimension)
         factor = wall_factor(boundary, grid.extent, query)
         return out if factor is None else out * factor.to(out)[:, None]
-
-
-def drift(task: TaskSpec, increment: Float[Tensor, "B *space C"]) -> Float[Tensor, "B *ones C"]:
-    """The mean change of channels whose mean the equation conserves: what has to be taken off again."""
-    conserved = {invariant.channel for invariant in task.invariants}
-    mean = increment.mean(dim=tuple(range(1, increment.dim() - 1)), keepdim=True)
-    return mean * mean.new_tensor([float(name in conserved) for name in task.channel_names])
 
 
 def fixed_conditions(task: TaskSpec, frame: Frame) -> dict[str, float]:
