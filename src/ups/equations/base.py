@@ -181,7 +181,7 @@ def frame_times(frames: int, duration: float) -> Float[Tensor, " T"]:
 
 
 def check_transient(name: str, points: int, frames: int, duration: float) -> None:
-    """Refuse what no transient one-dimensional solver can make sense of."""
+    """Refuse what no transient solver can make sense of."""
     if points < 4:
         raise UserError(f"{name}: points is {points}; give at least 4")
     if frames < 2:

@@ -29,9 +29,10 @@ _SETTLED = 0.05
 class DiffusionReaction:
     """∂u/∂t = D_u ∇²u + u − u³ − k − v,  ∂v/∂t = D_v ∇²v + u − v on (−1, 1)², no flux through the walls.
 
-    An activator u and its inhibitor v, started from independent white noise of variance 1 in every cell. Noise is gone
-    by t ≈ 0.1; labyrinths and spots of u ≈ ±0.5, some 0.3 wide, grow out of what is left and are still growing at
-    t = 5. Nothing is conserved. Published: D_u = 0.001, D_v = 0.005, k = 0.005, 128² cells, 101 frames to t = 5.
+    An activator u and its inhibitor v, started from independent white noise of variance 1 in every cell. The noise
+    has faded to u ≈ ±0.6 by t ≈ 0.5; labyrinths and spots, some 0.3 wide, grow out of what is left and are still
+    growing at t = 5. Nothing is conserved. Published: D_u = 0.001, D_v = 0.005, k = 0.005, 128² cells, 101 frames to
+    t = 5.
 
     The Laplacian is the five-point one of finite volumes, as in the published files, though the exact one would be as
     easy: both are diagonal in cosines. White noise lives on the grid's own scale, where the two differ by a factor of

@@ -40,12 +40,12 @@ _PATTERNS = {
 class GrayScott:
     """∂A/∂t = δ_A ∇²A − AB² + F(1 − A),  ∂B/∂t = δ_B ∇²B + AB² − (F + k)B on the periodic square (−1, 1)².
 
-    A feeds B, which copies itself, and is itself fed at the rate F; B is removed at F + k. From any uneven start
-    patterns about 0.1 wide spread over the square within t ≈ 1000 and then rest, crawl or boil, as F and k have it.
-    δ_A = 2·10⁻⁵, δ_B = 10⁻⁵. Published pairs (F, k): gliders (.014, .054), bubbles (.098, .057), maze (.029, .057),
-    worms (.058, .065), spirals (.018, .051), spots (.03, .062); 1001 frames to t = 10,000 (here 101 to t = 1000 unless
-    told otherwise: the same time between frames). Outside 0 < F ≤ 0.12, 0 < k ≤ 0.08 no pattern lives: everything
-    becomes A = 1, B = 0. Nothing is conserved.
+    A feeds B, which copies itself, and is itself fed at the rate F; B is removed at F + k. From small seeds of B,
+    patterns about 0.1 wide spread over the square in hundreds to thousands of time units, and then rest, crawl or
+    boil, as F and k have it. δ_A = 2·10⁻⁵, δ_B = 10⁻⁵. Published pairs (F, k): gliders (.014, .054), bubbles
+    (.098, .057), maze (.029, .057), worms (.058, .065), spirals (.018, .051), spots (.03, .062); 1001 frames to
+    t = 10,000 (here 101 to t = 1000 unless told otherwise: the same time between frames). Rates outside 0 < F ≤ 0.12,
+    0 < k ≤ 0.08, where patterns are not to be expected, are refused. Nothing is conserved.
 
     Fourier pseudo-spectral and ETDRK4, as published, on at least 128 points an axis; averages over the `points` cells
     are stored. All waves are kept: cutting a third of them to avoid aliasing costs ten times the error that aliasing

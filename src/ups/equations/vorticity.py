@@ -31,7 +31,7 @@ class Vorticity:
     """∂ω/∂t + v·∇ω = ν ∇²ω + 0.1 (sin 2π(x + y) + cos 2π(x + y)), v = (∂ψ/∂y, −∂ψ/∂x), −∇²ψ = ω, periodic unit square.
 
     The data of the Fourier neural operator's paper: vortices of a smooth random start merge while a diagonal shear is
-    pumped; laminar at ν = 10⁻³, chaotic by t ≈ 10 at 10⁻⁴ and 10⁻⁵. The start is Gaussian with the covariance
+    pumped; smooth and slowly bending at ν = 10⁻³, ever finer as ν falls. The start is Gaussian with the covariance
     2·7³(−∇² + 49)^(−5/2), as the published data were drawn (the paper prints 7^(3/2)), of waves up to 20. Published are
     64² points, ν = 10⁻³ to t = 50, 10⁻⁴ to 30, 10⁻⁵ to 20, frames 1 apart. The mean of ω is zero and stays so.
 
