@@ -1,5 +1,6 @@
 """The attribute `ups`: text that reads back as the header it was made from, preferred, but never believed blindly."""
 
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,3 +181,16 @@ def test_what_a_layout_drops_is_named():
     assert named_layout("pdebench-incompressible").loses(HEADER) == ["forcing g", "forcing f", "the mask"]
     with pytest.raises(UserError, match="there is no layout 'pdebench'"):
         named_layout("pdebench")
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    """A limit on the size of files stands in for the disk's end."""
+    header = Header("t", ("u",), Grid.cell_centred((4096,)), torch.arange(2).double(), Boundary.all("open", 1))
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"), TensorWriter(tmp_path / "a.hdf5", header, 20) as writer:
+            writer.write(_batch(header, torch.ones(20, 2, 4096, 1)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []

@@ -295,6 +295,17 @@ def test_truncated_files_are_refused(tmp_path, make):
         open_dataset(path)
 
 
+def test_a_damaged_chunk_is_named_when_it_is_read(tmp_path):
+    path = incompressible_file(tmp_path / "ns_incom_inhom_2d_512-0.h5", compression="gzip")
+    with h5py.File(path) as file:
+        chunk = file["velocity"].id.get_chunk_info(0)
+    with path.open("r+b") as raw:
+        raw.seek(chunk.byte_offset)
+        raw.write(b"\0" * chunk.size)
+    with pytest.raises(UserError, match=r"512-0\.h5: '/velocity' cannot be read .* fetch or make it again"):
+        open_dataset(path).read([0, 1], slice(None))
+
+
 def test_a_grouped_file_of_an_unknown_task_asks_for_it(tmp_path):
     with pytest.raises(UserError, match="pass task="):
         open_dataset(grouped_file(tmp_path / "mine.h5", end=7.0))

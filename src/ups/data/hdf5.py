@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -100,9 +101,19 @@ def read_rows(data: Any, rows: np.ndarray, frames: slice | None = None) -> np.nd
     """Rows in any order, repeats allowed, as few contiguous reads as they make."""
     selection = () if frames is None else (frames,)
     unique, back = np.unique(rows, return_inverse=True)
-    pieces = [data[(slice(start, stop), *selection)] for start, stop in _runs(unique)]
+    pieces = [read_part(data, (slice(start, stop), *selection)) for start, stop in _runs(unique)]
     found = np.concatenate(pieces)[back] if pieces else data[(slice(0, 0), *selection)]
     return found.astype(found.dtype.newbyteorder("="), copy=False)
+
+
+def read_part(data: Any, selection: tuple[slice, ...]) -> np.ndarray:
+    """A part of an array; a compressed chunk that is damaged shows only now."""
+    try:
+        return data[selection]
+    except OSError as error:
+        raise UserError(
+            f"{data.file.filename}: {data.name!r} cannot be read ({error}); the file is damaged: fetch or make it again"
+        ) from error
 
 
 def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -146,7 +157,8 @@ class WholeFile:
 
     def discard(self) -> None:
         """Leave nothing of what was written."""
-        self.file.close()
+        with suppress(OSError, RuntimeError):  # on a full disk closing fails too, which would hide the first failure
+            self.file.close()
         self._temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
@@ -157,7 +169,12 @@ class WholeFile:
     ) -> None:
         if kind is not None:
             return self.discard()
-        self.file.close()
-        sync(self._temporary)
-        self._temporary.rename(self.path)
+        try:
+            self.file.flush()
+            self.file.close()
+            sync(self._temporary)
+            self._temporary.rename(self.path)
+        except BaseException:
+            self.discard()
+            raise
         sync(self.path.parent)

@@ -30,6 +30,7 @@ from ups.data.hdf5 import (
     holds,
     open_file,
     precision,
+    read_part,
 )
 from ups.data.header import Described, batch_from, not_kept
 from ups.data.layout import Layout
@@ -85,7 +86,7 @@ class GroupedFile(Described):
         with open_file(self.path) as file:
             for place, row in enumerate(rows.tolist()):
                 self._look_into(file, row)
-                values[place] = file[f"{self._keys[row]}/data"][frames]  # pyright: ignore[reportIndexIssue]
+                values[place] = read_part(file[f"{self._keys[row]}/data"], (frames,))
         for channel, name in enumerate(self.channels):
             check_finite(values[..., channel], rows, f"channel {name!r}", self.path)
         varying = {
