@@ -204,7 +204,8 @@ class Compressible2D(_Compressible):
     The scheme is that of one dimension, axis by axis in one step. Published: 128² points, mach 0.1 or 1, η = ζ = 0.1 or
     0.01; 512² points with η = ζ = 10⁻⁸. η is the dynamic viscosity (not multiplied by ρ): with ρ₀ down to 0.1 the
     kinematic one is up to ten times as large. Strong viscosity takes stages of its own (3 to 19 a half step
-    at η = 0.1), not shorter steps. Below mach 0.01 sound would take most of the work and the scheme's diffusion most of the flow: refused.
+    at η = 0.1), not shorter steps. Below mach 0.01 sound would take most of the work, and the scheme's
+    diffusion most of the flow: refused.
     """
 
     mach: float = 0.1
