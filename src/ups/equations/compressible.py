@@ -164,9 +164,9 @@ class Compressible1D(_Compressible):
     [10, 100]) are kept; how waves fill them and how fast the gas moves is not published in full and is ours.
 
     HLLC fluxes of limited states in primitive variables, SSP-RK2, Courant number 0.3: shocks are two or three cells
-    wide, contacts spread slowly. Published: 1024 points, 101 frames, η = ζ = 0.1, 0.01 or 10⁻⁸ ("inviscid"). Below
-    η ≈ 0.1 dx the scheme's own diffusion at shocks is the larger one. A step that would leave density or pressure not
-    positive is taken at first order around those cells, and refused if that does not help.
+    wide, contacts spread slowly. Published: 1024 points, 101 frames, η = ζ = 0.1, 0.01 or 10⁻⁸ ("inviscid"). Where
+    η is far below ρc dx the scheme's own diffusion at shocks is the larger one. A step that would leave density or
+    pressure not positive is taken at first order around those cells, and refused if that does not help.
     """
 
     name: ClassVar[str] = "compressible_1d"
@@ -203,8 +203,9 @@ class Compressible2D(_Compressible):
 
     The scheme is that of one dimension, axis by axis in one step. Published: 128² points, mach 0.1 or 1, η = ζ = 0.1 or
     0.01; 512² points with η = ζ = 10⁻⁸. η is the dynamic viscosity (not multiplied by ρ): with ρ₀ down to 0.1 the
-    kinematic one is up to ten times as large. Strong viscosity takes 10 to 30 cheap stages a step, not shorter steps.
-    Below mach 0.01 sound would take most of the work and the scheme's diffusion most of the flow: refused.
+    kinematic one is up to ten times as large. Strong viscosity takes stages of its own (3 to 19 a half step
+    at η = 0.1), not shorter steps. Below mach 0.01 sound would take most of the work, and the scheme's
+    diffusion most of the flow: refused.
     """
 
     mach: float = 0.1

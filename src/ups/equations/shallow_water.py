@@ -20,7 +20,7 @@ GRAVITY = 1.0
 _EXTENT = (-2.5, 2.5)
 _INSIDE, _OUTSIDE = 2.0, 1.0
 _LARGEST_RADIUS = 0.7
-_FRONT = 1.34  # speed of the planar bore between depths 2 and 1 is 1.337; a radial one is slower
+_FRONT = 1.34  # speed of the planar bore between depths 2 and 1 is 1.336; a radial one is slower
 _LENGTH = _EXTENT[1] - _EXTENT[0]
 
 
@@ -33,9 +33,9 @@ class ShallowWater:
     domain, so the mean of h is kept until then. One number is all that differs between samples.
 
     Depth alone is stored, as published, and is not the whole state: a model needs two frames (`history=2`), and `rate`
-    refuses; `roll` gives h, hu and hv. A cell cut by the dam holds the mean depth (to first order in its size). In the
-    published files it is one or the other by its centre, so that on 128² cells 1,000 radii make 81 different samples:
-    equal ones would be in train and test.
+    refuses; `roll` gives h, hu and hv. A cell cut by the dam holds the mean depth (to first order in its size). Were
+    it one or the other by its centre, 1,000 radii would make 81 different samples on 128² cells: equal ones in train
+    and test.
 
     HLLC fluxes of limited h and v (`muscl.py`), SSP-RK2, Courant number 0.3. Published: 128² points, 101 frames.
     """
