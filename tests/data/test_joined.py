@@ -34,6 +34,10 @@ def test_the_joined_whole_reads_as_its_parts(parts, indices, start):
         assert batch.parameters["beta"][row] == single.parameters["beta"][0]
 
 
+def test_what_is_joined_says_which_parameters_differ(parts):
+    assert Joined(parts).header.parameters == {"beta": None} and Joined(parts[:1]).header.parameters["beta"] is not None
+
+
 def test_a_subset_keeps_its_order_and_counts_its_own_positions(parts):
     subset = Subset(Joined(parts), [9, 0, 4])
     assert len(subset) == 3 and subset.task == "advection"
@@ -45,7 +49,15 @@ def test_only_equals_are_joined(parts, tmp_path):
     other_grid = TensorFile(generate(Advection(points=16, frames=3), 1, 0, tmp_path / "g.hdf5"))
     other_times = TensorFile(generate(Advection(points=8, frames=5), 1, 0, tmp_path / "t.hdf5"))
     other_task = TensorFile(generate(Burgers(points=8, nu=2.0, frames=3), 1, 0, tmp_path / "b.hdf5"))
-    for other, what in ((other_grid, "grid"), (other_times, "times"), (other_task, "task")):
+    other_parameters = TensorFile(
+        generate(Burgers(points=8, nu=2.0, frames=3), 1, 0, tmp_path / "p.hdf5"), task="advection"
+    )
+    for other, what in (
+        (other_grid, "grid"),
+        (other_times, "times"),
+        (other_task, "task"),
+        (other_parameters, "set of parameters"),
+    ):
         with pytest.raises(UserError, match=f"another {what}"):
             Joined([parts[0], other])
     with pytest.raises(UserError, match="at least one"):

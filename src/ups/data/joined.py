@@ -50,6 +50,8 @@ class Joined(Described):
                 ("grid", part.grid.same_as(first.grid)),
                 ("times", torch.equal(part.times, first.times)),
                 ("boundary", part.boundary == first.boundary),
+                ("set of parameters", set(part.header.parameters) == set(first.header.parameters)),
+                ("set of static fields", set(part.header.static) == set(first.header.static)),
             ):
                 if not same:
                     raise UserError(

@@ -22,10 +22,10 @@ OURS = {
     "Eta": "eta",
     "zeta": "zeta",
     "Zeta": "zeta",
-    "M": "mach",
+    "M": "M",
 }
 """Published names of parameters, in attributes and file names, and ours."""
-PUBLISHED = {"beta": "beta", "nu": "Nu", "rho": "rho", "eta": "eta", "zeta": "zeta", "mach": "M"}
+PUBLISHED = {"beta": "beta", "nu": "Nu", "rho": "rho", "eta": "eta", "zeta": "zeta"}
 _IN_NAME = re.compile(r"(?<![A-Za-z])(beta|Nu|Rho|Eta|Zeta|M)(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 
 
@@ -48,14 +48,13 @@ class Known:
 
 _NO_SLIP = Boundary.all("value", 2)
 _FIXED_AND_LEAKING = Boundary(((Side("value", (1.0,)), Side("robin")),))
-_SORPTION = {"D": 5e-4, "porosity": 0.29, "rho_s": 2880.0, "k": 3.5e-4, "n_f": 0.874}
 _FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
 
 _FACTS = {
     known.task: known
     for known in (
         Known("reaction_diffusion", ("u",), Boundary.all("periodic", 1), ("nu", "rho")),
-        Known("diffusion_sorption", ("u",), _FIXED_AND_LEAKING, fixed=_SORPTION),
+        Known("diffusion_sorption", ("u",), _FIXED_AND_LEAKING),
         Known("diffusion_reaction", ("u", "v"), Boundary.all("flux", 2), fixed={"Du": 1e-3, "Dv": 5e-3, "k": 5e-3}),
         Known("shallow_water", ("h",), Boundary.all("open", 2)),
         Known("compressible_1d", _FLUID[:3], Boundary.all("periodic", 1), ("eta", "zeta")),
@@ -97,11 +96,9 @@ def published_words(path: Path) -> list[str]:
 
 
 def needed(parameters: Mapping[str, float], known: Known, path: Path) -> dict[str, float]:
-    """The parameters under the task's names, if none of the task's is missing."""
+    """The parameters, if none of the task's is missing."""
     found = {**known.fixed, **parameters}
     for name in known.parameters:
-        if name not in found and OURS.get(name) in found:
-            found[name] = found.pop(OURS[name])
         if name not in found:
             raise UserError(
                 f"{path}: parameter {name!r} of task {known.task!r} is neither an attribute nor in the file "
