@@ -63,10 +63,10 @@ def _side_by_side(maps: dict[str, np.ndarray], width: int) -> str:
 
 def _shrunk(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Averages over as many cells as fit the characters; a coarse field is repeated."""
-    tensor = torch.from_numpy(np.ascontiguousarray(values))[None, None].double()
-    pool = torch.nn.functional.adaptive_avg_pool1d if tensor.dim() == 3 else torch.nn.functional.adaptive_avg_pool2d
-    found = pool(tensor[0], shape if tensor.dim() == 4 else shape[0])
-    return found[0].numpy()
+    tensor = torch.from_numpy(np.ascontiguousarray(values))[None].double()
+    if len(shape) == 1:
+        return torch.nn.functional.adaptive_avg_pool1d(tensor, shape[0])[0].numpy()
+    return torch.nn.functional.adaptive_avg_pool2d(tensor, (shape[0], shape[1]))[0].numpy()
 
 
 def _levels(values: np.ndarray, low: float, high: float, count: int) -> np.ndarray:
