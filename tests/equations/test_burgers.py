@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ups.equations import Burgers, RandomWaves
+from ups.equations.finite_volume import _March
 from ups.errors import UserError
 
 TWO_PI = 2 * math.pi
@@ -185,6 +186,17 @@ def test_senseless_equations_are_refused(wrong):
 def test_times_must_increase():
     with pytest.raises(UserError, match="increasing"):
         Burgers(points=32, nu=1.0).solve(0, [0], torch.tensor([1.0, 0.5], dtype=torch.float64))
+
+
+def test_rows_that_are_watched_arrive_where_rows_that_stop_do() -> None:
+    """What a GPU does, which moves a whole block in every step, with the CPU's own step."""
+    counts = [9, 9, 6, 6, 2]
+    u = RandomWaves.draw(3, range(5))(torch.arange(64, dtype=torch.float64) / 64)
+    diffusion = torch.full((5, 1), 0.1, dtype=torch.float64)
+    stopping, watched = _March(5, 64, u), _March(7, 64, u)
+    for march in (stopping, watched):
+        march.start_from(0.05 * u, diffusion)
+    assert torch.equal(stopping.run(counts), watched.watch(counts, watched.step))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -96,7 +96,7 @@ class Burgers(Line):
         """
         n = u.shape[-1]
         if not self.resolved_on(n):
-            return finite_volume.burgers_steps(u, dt, 1 / n, self.viscosity, steps)
+            return finite_volume.burgers_march(u, dt * steps, 1 / n, self.viscosity, [steps] * len(u))
         mean = u.mean(-1, keepdim=True)
         integrator, half_derivative = _integrator(n, self.viscosity, dt, u.device)
         spectrum = torch.fft.rfft(u - mean)[:, : len(half_derivative)]
@@ -124,13 +124,13 @@ class Burgers(Line):
         spectral = self.resolved_on(n)
         speed = (u - u.mean(-1, keepdim=True) if spectral else u).abs().amax(-1)
         level = speed.clamp_min(_SLOWEST).log2().ceil()
+        if not spectral:
+            longest = (finite_volume.stable_step(2**value, 1 / n, self.viscosity) for value in level.tolist())
+            steps = [math.ceil(interval / dt) for dt in longest]
+            return finite_volume.burgers_march(u, interval, 1 / n, self.viscosity, steps)
         advanced = torch.empty_like(u)
         for value in level.unique().tolist():
-            bound = 2**value
-            longest = (
-                _SPECTRAL_COURANT / (n * bound) if spectral else finite_volume.stable_step(bound, 1 / n, self.viscosity)
-            )
-            steps = math.ceil(interval / longest)
+            steps = math.ceil(interval * n * 2**value / _SPECTRAL_COURANT)
             rows = (level == value).nonzero()[:, 0]
             advanced[rows] = self.step(u[rows], interval / steps, steps)
         return advanced

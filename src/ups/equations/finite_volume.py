@@ -2,49 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_BLOCK = 16  # trajectories at a time on a CPU: at 1024 points their seven arrays stay in the second-level cache
-_GPU_BLOCK = 1024  # and on a GPU: enough to fill it, and at 1024 points not far above its cache
+_GPU_BLOCK = 1024  # trajectories at a time on a GPU: enough to fill it, and at 1024 points not far above its cache
+_BLOCK = 64  # trajectories at a time on a CPU: enough to hide the cost of calls, few enough for its caches
 
 
-def burgers_steps(
-    u: Float[Tensor, "B X"], dt: float, dx: float, viscosity: float, steps: int = 1
+def burgers_march(
+    u: Float[Tensor, "B X"], interval: float, dx: float, viscosity: float, steps: Sequence[int]
 ) -> Float[Tensor, "B X"]:
-    """`steps` steps of Heun's method, an average of Euler steps (what bounds an Euler step bounds it), periodic.
+    """u after `interval`, periodic: row i in steps[i] equal steps of Heun's method, an average of Euler steps.
 
     An Euler step adds −(F_{j+½} − F_{j−½}) dt/dx to the cell averages. States on both sides of a face come from slopes
     limited by van Leer's harmonic mean; the convective flux is Engquist-Osher's, F(u⁻, u⁺) = ½ max(u⁻, 0)² +
     ½ min(u⁺, 0)², which is monotone and admits no expansion shock; the viscous one is the central difference of the
     averages. One flux a face, so the mean is kept to rounding.
+
+    Rows march together whatever their steps are; no operation mixes them, and those that need most go on alone.
     """
-    # In units of 2 dx/dt the flux is max² + min² and nothing else needs a factor: memory traffic is the cost here.
-    unit, diffusion = 2 * dx / dt, viscosity * dt / dx**2
+    order = sorted(range(len(u)), key=lambda row: -steps[row])
+    rows = torch.tensor(order, device=u.device)
+    counts = [steps[row] for row in order]
+    dt = interval / torch.tensor(counts, dtype=u.dtype, device=u.device)[:, None]
+    unit = 2 * dx / dt  # of speed: in it the flux is max² + min² and nothing needs a factor; memory is the cost here
+    scaled, diffusion = u[rows] / unit, dt * (viscosity / dx**2)
     cpu = u.device.type == "cpu"
-    stepped = []
-    for block in u.split(_BLOCK if cpu else _GPU_BLOCK):
+    block = _BLOCK if cpu else _GPU_BLOCK
+    for start in range(0, len(u), block):
+        part = slice(start, start + block)
         if cpu:
-            march = _March(*block.shape, block)
-            step = march.step
+            march = _March(len(scaled[part]), u.shape[1], u)
+            march.start_from(scaled[part], diffusion[part])
+            scaled[part] = march.run(counts[part])
         else:
-            march, step = _recorded(_GPU_BLOCK, block.shape[1], block.dtype, block.device)
-        march.start_from(block / unit, diffusion)
-        for _ in range(steps):
-            step()
-        stepped.append(march.cells[: len(block)] * unit)
-    return torch.cat(stepped)
+            march, replay = _recorded(block, u.shape[1], u.dtype, u.device)
+            march.start_from(scaled[part], diffusion[part])
+            scaled[part] = march.watch(counts[part], replay)
+    arrived = torch.empty_like(u)
+    arrived[rows] = scaled * unit
+    return arrived
 
 
 @lru_cache(maxsize=4)
 def _recorded(rows: int, points: int, dtype: torch.dtype, device: torch.device) -> tuple[_March, Callable[[], None]]:
-    """A step of so many trajectories on a GPU as a CUDA graph: its kernels are shorter than the time to launch them."""
+    """A step of so many rows on a GPU as a CUDA graph: its kernels are shorter than the time to launch them."""
     march = _March(rows, points, torch.empty(0, dtype=dtype, device=device))
-    march.start_from(march.cells.new_zeros(0, points), 0.0)
+    march.start_from(march.cells[:0], march.diffusion[:0])
     outside, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     side.wait_stream(outside)
     with torch.cuda.stream(side):
@@ -62,17 +70,43 @@ class _March:
     def __init__(self, rows: int, n: int, like: Tensor) -> None:
         self.wide = like.new_empty(rows, n + 4)
         self.cells = self.wide[:, 2:-2]
-        self.diffusion = like.new_empty(())
+        self.diffusion = like.new_empty(rows, 1)
         self.jump = like.new_empty(rows, n + 3)
         self.slope, self.total = (like.new_empty(rows, n + 2) for _ in range(2))
         self.left, self.right = (like.new_empty(rows, n + 1) for _ in range(2))
         self.start = like.new_empty(rows, n)
 
-    def start_from(self, cells: Float[Tensor, "b X"], diffusion: float) -> None:
+    def start_from(self, cells: Float[Tensor, "b X"], diffusion: Float[Tensor, "b 1"]) -> None:
         """Take these as the first rows; further ones are at rest."""
-        self.cells[: len(cells)] = cells
-        self.cells[len(cells) :] = 0.0
-        self.diffusion.fill_(diffusion)
+        for mine, given in ((self.cells, cells), (self.diffusion, diffusion)):
+            mine[: len(given)] = given
+            mine[len(given) :] = 0.0
+
+    def watch(self, counts: Sequence[int], step: Callable[[], None]) -> Float[Tensor, "b X"]:
+        """The same by a `step` that always moves all rows: each is taken when it has arrived, and goes on unwatched."""
+        arrived, done = self.cells.new_empty(len(counts), self.cells.shape[1]), 0
+        for count in sorted(set(counts)):
+            for _ in range(count - done):
+                step()
+            rows = slice(sum(c > count for c in counts), sum(c >= count for c in counts))
+            arrived[rows] = self.cells[rows]
+            done = count
+        return arrived
+
+    def run(self, counts: Sequence[int]) -> Float[Tensor, "B X"]:
+        """All rows through; `counts`, the steps of each, must not increase."""
+        whole, done = self.cells, 0
+        for count in sorted(set(counts)):
+            self._keep(sum(c >= count for c in counts))
+            for _ in range(count - done):
+                self.step()
+            done = count
+        return whole
+
+    def _keep(self, rows: int) -> None:
+        """Go on with the first rows only."""
+        for name in ("wide", "cells", "diffusion", "jump", "slope", "total", "left", "right", "start"):
+            setattr(self, name, getattr(self, name)[:rows])
 
     def step(self) -> None:
         self.start.copy_(self.cells)
