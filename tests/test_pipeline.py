@@ -122,7 +122,7 @@ def test_ctrl_c_while_data_are_made_keeps_what_was_solved(tmp_path: Path) -> Non
     process = start(command, tmp_path)
     data = tmp_path / "runs" / "quickstart" / "data"
     deadline = time.monotonic() + 120
-    while not (solved := list(data.glob(".1D_Burgers*/*.safetensors"))):
+    while not (solved := list(data.glob(".1D_Burgers*/*.arrays"))):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too

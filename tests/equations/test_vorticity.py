@@ -109,7 +109,7 @@ def test_what_flows_into_a_cell_flows_out():
     assert ((x_face + x_face.roll(1, -2)) / 2 - centre).norm() < 0.01 * centre.norm()  # the right way around
 
 
-def test_force_and_start_have_the_published_sizes():
+def test_force_and_start_have_the_stated_sizes():
     """0.4 and 0.15 for each component; the standard error over 100 samples is about 2 %."""
     equation = Incompressible(points=32)
     assert float(equation.force(0, range(100), 48).std()) == pytest.approx(0.4, rel=0.05)

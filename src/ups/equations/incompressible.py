@@ -27,10 +27,11 @@ class Incompressible:
     """∂V/∂t + V·∇V = −∇p + ν ∇²V + f,  ∇·V = 0,  ∂m/∂t + ∇·(mV) = 0 on the periodic unit square.
 
     A static random force f(x, y) stirs a flow V, and V stretches a density m of passive particles into ever thinner
-    filaments. V and f as published: Gaussian random fields with spectral densities |k|⁻³ and |k|⁻¹ (here of waves up
-    to 16), of standard deviation 0.15 and 0.4 in each component; ν = 0.01, 1000 frames to t = 5 on 512². The
-    published square has walls where V = 0; this one is periodic, where a spectral method is exact and f only needs a
-    mean of zero. m starts as ½ + ½ tanh(2g) with a random field g like V's, of variance 1.
+    filaments. V and f are Gaussian random fields with spectral densities |k|⁻³ and |k|⁻¹ of waves up to 16, of standard
+    deviation 0.15 and 0.4 in each component: like PDEBench's set as remembered, not checked against it, so do not take
+    these data for statistically equal to it. Published are 1000 frames on 512², and a square whose walls hold V = 0;
+    this one is periodic, where a spectral method is exact and f only needs a mean of zero. m starts as ½ + ½ tanh(2g)
+    with a random field g like V's, of variance 1.
 
     The means of Vx and Vy are zero and stay so, that of m is conserved. The flow is solved as vorticity, by the
     pseudo-spectral method of `vorticity.py`; m by limited finite volumes with Heun's method, whose face velocities are
