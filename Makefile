@@ -24,7 +24,7 @@ slow: $(INSTALLED)
 
 # Every row of the fault matrix; what was seen goes into the table in docs/faults.md.
 faults: $(INSTALLED)
-	$(BIN)/python -m pytest -m 'faults or parity' --write-matrix docs/faults.md
+	$(BIN)/python -m pytest -m 'faults or parity' --write-matrix=docs/faults.md
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check src tests benchmarks
