@@ -162,8 +162,13 @@ def batch_from(
     )
 
 
-def not_kept(header: Header, static: bool = False, forcings: bool = False, mask: bool = False) -> list[str]:
-    """In words, what a layout drops that keeps only the things said."""
-    lost = [] if static else [f"static field {name}" for name in header.static]
-    lost += [] if forcings else [f"forcing {name}" for name in header.forcings]
-    return lost + (["the mask"] if header.masked and not mask else [])
+def keeping(header: Header, static: bool = False, mask: bool = False) -> Header:
+    """The header of what is left in a layout without forcings, and without static fields and mask unless said."""
+    return replace(header, static=header.static if static else (), forcings={}, masked=header.masked and mask)
+
+
+def not_kept(header: Header, kept: Header) -> list[str]:
+    """In words, what a header has that the header of what was kept does not."""
+    lost = [f"static field {name}" for name in header.static if name not in kept.static]
+    lost += [f"forcing {name}" for name in header.forcings if name not in kept.forcings]
+    return lost + (["the mask"] if header.masked and not kept.masked else [])

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
+from ups.data.header import not_kept
 from ups.fields import Batch, Dataset, Header
 
 
@@ -21,6 +22,11 @@ class Writer(Protocol):
 
     def __init__(self, path: Path, header: Header, count: int) -> None:
         """Refuses with a UserError what the layout cannot hold at all."""
+        ...
+
+    @staticmethod
+    def kept(header: Header) -> Header:
+        """The header of what a file of such data holds, and the one it carries: without what the layout drops."""
         ...
 
     def write(self, batch: Batch) -> None: ...
@@ -47,7 +53,7 @@ class Layout(Protocol):
         """Whether the file's content (never its name) is of this layout; the file is there, and whole if HDF5."""
         ...
 
-    @staticmethod
-    def loses(header: Header) -> list[str]:
+    @classmethod
+    def loses(cls, header: Header) -> list[str]:
         """What of such data a file of this layout does not keep, in words; empty if it keeps all."""
-        ...
+        return not_kept(header, cls.writer.kept(header))

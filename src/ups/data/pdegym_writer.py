@@ -9,7 +9,7 @@ import numpy as np
 
 from ups.data.append import HDF5Writer
 from ups.data.hdf5 import holds
-from ups.data.header import not_kept
+from ups.data.header import keeping
 from ups.data.layout import Layout
 from ups.data.pdegym import AIRFOIL, HELMHOLTZ, GymFile, fitting, is_gym, sample_shape
 from ups.errors import UserError
@@ -22,6 +22,10 @@ class GymWriter(HDF5Writer):
     Every axis is a dimension that netCDF4 knows by name: member, time, channel, x, y; time, x and y have their
     values. Helmholtz's file has a group a sample instead, as published.
     """
+
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header, static=True, mask=True)
 
     def refuse(self, path: Path) -> None:
         self.family = fitting(self.header, path)
@@ -96,7 +100,3 @@ class Gym(Layout):
     @staticmethod
     def recognises(path: Path) -> bool:
         return holds(path, is_gym)
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        return not_kept(header, static=True, mask=True)

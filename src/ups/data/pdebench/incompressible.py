@@ -20,7 +20,7 @@ from torch import Tensor
 from ups.data.append import HDF5Writer
 from ups.data.description import check_agrees, described
 from ups.data.hdf5 import array, check_finite, checked_rows, even_times, holds, open_file, precision, read_rows
-from ups.data.header import Described, batch_from, not_kept
+from ups.data.header import Described, batch_from, keeping
 from ups.data.layout import Layout
 from ups.data.pdebench.coordinates import rounded
 from ups.data.pdebench.published import (
@@ -124,6 +124,10 @@ def _times(file: h5py.File, path: Path) -> Float[Tensor, " T"]:
 class IncompressibleWriter(HDF5Writer):
     """Writes Vx, Vy and particles with their static force, in two dimensions."""
 
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header, static=True)
+
     def refuse(self, path: Path) -> None:
         header = self.header
         if header.grid.dimension != 2 or sorted(header.channels) != sorted(CHANNELS):
@@ -166,7 +170,3 @@ class Incompressible(Layout):
     @staticmethod
     def recognises(path: Path) -> bool:
         return holds(path, lambda file: all(isinstance(file.get(k), h5py.Dataset) for k in ("velocity", "particles")))
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        return not_kept(header, static=True)
