@@ -188,7 +188,7 @@ class GymFile(Described):
         """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
         rows = checked_rows(indices, len(self), self.path)
         family, static, parameters, mask = self.family, {}, {}, None
-        if family is AIRFOIL:
+        if family == AIRFOIL:
             both = self._values.read(rows)
             static[self.header.static[0]], values = both[:, 0], both[:, 1, None, ..., None][:, frames]
             mask = torch.from_numpy(both[:, 0] < 0.5)
@@ -263,7 +263,7 @@ def fitting(header: Header, path: Path) -> Family:
 
 def sample_shape(family: Family, header: Header) -> tuple[int, ...]:
     """The shape of one sample of the family's array of values."""
-    if family is AIRFOIL:
+    if family == AIRFOIL:
         return (2, *header.grid.shape)
     frames = () if family.end is None else (len(header.times),)
     return (*frames, *((len(header.channels),) if family.axis else ()), *header.grid.shape)
@@ -318,11 +318,11 @@ def _understood(family: Family, values: Chunks | Samples, path: Path) -> Header:
         grid=Grid.cell_centred(values.shape[-2:]),
         times=times if family.end is None or frames == 1 else frame_times(frames, family.end),
         boundary=Boundary.all(family.kind, 2),
-        parameters={"bc": None} if family is HELMHOLTZ else {},
+        parameters={"bc": None} if family == HELMHOLTZ else {},
         static=(family.static,) if family.static else (),
-        masked=family is AIRFOIL,
+        masked=family == AIRFOIL,
         dtype=values.dtype,
         licence=LICENCE,
-        notes={"forcing": "0.1 sin(2π(x + y)), not stored"} if family is FORCED else {},
+        notes={"forcing": "0.1 sin(2π(x + y)), not stored"} if family == FORCED else {},
         test_at="last",
     )
