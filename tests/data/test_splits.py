@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from ups.data.generate import generate
+from ups.data.header import trajectory
 from ups.data.joined import Joined, Subset
+from ups.data.layouts import write_trajectories
+from ups.data.open import open_dataset
 from ups.data.pdebench.tensor import TensorFile
 from ups.data.splits import Splits, check_disjoint, content_hashes, split
-from ups.equations import Advection, Darcy
+from ups.equations import Advection, Darcy, Wave
 from ups.errors import UserError
 
 
@@ -24,6 +27,15 @@ def test_the_first_tenth_is_the_test_set_and_the_next_is_for_validation(files):
     splits = split(files[0])
     assert (splits.test.indices, splits.validation.indices) == ((0, 1), (2, 3))
     assert splits.train.indices == tuple(range(4, 20))
+
+
+@pytest.mark.parametrize(("layout", "tested"), [("pdebench-grouped", (9,)), ("pdegym", (9,)), ("well", (0,))])
+def test_data_of_ours_are_tested_at_the_end_that_their_layout_is(tmp_path, layout, tested):
+    made = open_dataset(generate(Wave(points=32, frames=2), 10, 0, tmp_path / "made", layout=layout))
+    assert split(made).test.indices == tested
+    batch = made.read(range(10), slice(None))
+    write_trajectories(tmp_path / "written", [trajectory(made.header, batch, row) for row in range(10)], layout)
+    assert split(open_dataset(tmp_path / "written")).test.indices == tested
 
 
 def test_a_joined_dataset_is_split_file_by_file(files):

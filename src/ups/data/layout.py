@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 from ups.data.header import not_kept
 from ups.fields import Batch, Dataset, Header
@@ -39,7 +39,8 @@ class Writer(Protocol):
 class Layout(Protocol):
     """One kind of file. `name` is what people type, `extension` what published files end with.
 
-    `open(path, task=None, **options)` gives a Dataset; `options` are the words it takes besides.
+    `open(path, task=None, **options)` gives a Dataset; `options` are the words it takes besides. `test_at` is the end of
+    such files that publications test on, for data that do not say it themselves.
     """
 
     name: ClassVar[str]
@@ -47,6 +48,7 @@ class Layout(Protocol):
     options: ClassVar[tuple[str, ...]]
     writer: ClassVar[type[Writer]]
     open: ClassVar[Callable[..., Dataset]]
+    test_at: ClassVar[Literal["first", "last"]] = "first"
 
     @staticmethod
     def recognises(path: Path) -> bool:

@@ -96,6 +96,7 @@ class Gym(Layout):
     options = ("convention", "boundary")
     writer = GymWriter
     open = GymFile
+    test_at = "last"
 
     @staticmethod
     def recognises(path: Path) -> bool:

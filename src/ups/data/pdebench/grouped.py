@@ -269,6 +269,7 @@ class Grouped(Layout):
     options = ()
     writer = GroupedWriter
     open = GroupedFile
+    test_at = "last"
 
     @staticmethod
     def recognises(path: Path) -> bool:
