@@ -60,13 +60,23 @@ def trajectory(header: Header, batch: Batch, row: int) -> Trajectory:
 
 
 def common(headers: list[Header]) -> Header:
-    """The header of data put together: parameters that differ are said to."""
+    """The header of data put together: parameters that differ are said to, licences all hold, and only notes that are
+    true of every part stay; the key of generated data is of one file, so it never does.
+    """
     first = headers[0]
+    if len(headers) == 1:
+        return first
     parameters = {
         name: value if all(other.parameters.get(name) == value for other in headers) else None
         for name, value in first.parameters.items()
     }
-    return replace(first, parameters=parameters)
+    licences = dict.fromkeys(word for header in headers for word in header.licence.split("; ") if word)
+    notes = {
+        name: value
+        for name, value in first.notes.items()
+        if name != "key" and all(name in other.notes and other.notes[name] == value for other in headers)
+    }
+    return replace(first, parameters=parameters, licence="; ".join(licences), notes=notes)
 
 
 def header_of(trajectories: Sequence[Trajectory]) -> Header:
