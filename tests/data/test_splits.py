@@ -1,5 +1,7 @@
 """Splits follow the published convention and never share a trajectory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -61,6 +63,33 @@ def test_a_copy_in_another_file_is_found(tmp_path):
     check_disjoint(Splits(one, Subset(other, [0, 1]), Subset(other, [2, 3])))
     with pytest.raises(UserError, match="test trajectory 0 is the same as train trajectory 0"):
         check_disjoint(Splits(one, other, two))
+
+
+class Changed:
+    """A dataset whose batches lost or changed some conditions."""
+
+    def __init__(self, dataset, **conditions):
+        self.dataset, self.conditions, self.task = dataset, conditions, dataset.task
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def read(self, indices, frames):
+        return replace(self.dataset.read(indices, frames), **self.conditions)
+
+
+def test_a_copy_that_lost_conditions_is_found(files, tmp_path):
+    """Layouts without a place for them, and files whose names say them, come without parameters or static fields."""
+    train, validation, test = Subset(files[0], range(5)), Subset(files[0], range(5, 8)), Subset(files[0], [9, 3])
+    for conditions in ({}, {"speed": torch.ones(2)}, {"beta": torch.full((2,), 0.1)}):
+        with pytest.raises(UserError, match="test trajectory 1 is the same as train trajectory 3"):
+            check_disjoint(Splits(train, validation, Changed(test, parameters=conditions)))
+    check_disjoint(Splits(train, validation, Changed(test, parameters={"beta": torch.full((2,), 0.2)})))
+    darcy = TensorFile(generate(Darcy(points=8), 4, 0, tmp_path / "darcy.hdf5"))
+    train, validation, test = Subset(darcy, [0, 1]), Subset(darcy, [2]), Subset(darcy, [1])
+    for static in ({}, {"permeability": darcy.read([3], slice(None)).static["a"]}):
+        with pytest.raises(UserError, match="test trajectory 0 is the same as train trajectory 1"):
+            check_disjoint(Splits(train, validation, Changed(test, static=static)))
 
 
 def test_the_same_start_under_other_parameters_is_another_trajectory(files):

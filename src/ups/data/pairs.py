@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.description import ATTRIBUTE, check_agrees, from_json, to_json
+from ups.data.hdf5 import checked_rows
 from ups.data.header import Described, keeping, rows_of
 from ups.data.layout import Layout
 from ups.data.remote import is_there, read_bytes
@@ -84,9 +85,7 @@ class PairsFile(Described):
         return len(self._y)
 
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        rows = torch.tensor(list(indices), dtype=torch.int64)
-        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= len(self)):
-            raise UserError(f"{self.path}: trajectory {int(rows.max())} is not among the {len(self)} of this file")
+        rows = torch.from_numpy(checked_rows(list(indices), len(self), self.path))
         return Batch(
             task=self.task,
             values=self._y[rows][:, None, ..., None][:, frames],

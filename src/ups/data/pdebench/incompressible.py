@@ -2,8 +2,8 @@
 
     velocity (N, T, X, Y, 2)    particles (N, T, X, Y, 1)    force (N, X, Y, 2)    t (N, T)
 
-Channels are Vx, Vy and particles; the force is two static fields, force_x and force_y. The positions are not stored:
-published files are cell-centred on the unit square, with walls where the velocity is zero.
+Channels are Vx, Vy and particles; the force is two static fields, force_x and force_y. Positions and sides are not
+stored: cell centres of the unit square are assumed, with walls where the velocity is zero, and the header's notes say so.
 """
 
 from __future__ import annotations
@@ -109,6 +109,10 @@ def _understood(file: h5py.File, shape: tuple[int, ...], task: str | None, path:
         parameters=needed(published_parameters(path, dict(file.attrs)), known, path),
         static=known.static,
         dtype=precision(array(file, "velocity", path)),
+        notes={
+            "positions assumed": "cell_centred on the unit square",
+            "sides assumed": ", ".join(dict.fromkeys(side.kind for pair in known.boundary.sides for side in pair)),
+        },
     )
 
 
