@@ -125,7 +125,7 @@ def test_what_is_assumed_is_said_when_a_file_is_inspected(tmp_path, name):
     arrays, _, _, end, kind = PUBLISHED[name]
     published(tmp_path / f"{name}.nc", arrays)
     said = describe(inspect_dataset(open_dataset(tmp_path / f"{name}.nc")))
-    assert f"positions assumed: cell_centred on the unit square\n" in said and f"sides assumed: {kind}\n" in said
+    assert "positions assumed: cell_centred on the unit square\n" in said and f"sides assumed: {kind}\n" in said
     assert (f"times assumed: equally spaced from 0 to {end:g}\n" in said) if end else "times assumed" not in said
     known = open_dataset(tmp_path / f"{name}.nc", boundary="periodic", convention="nodal").header.notes
     assert "sides assumed" not in known and known["positions assumed"] == "nodal on the unit square"

@@ -84,7 +84,8 @@ class HDF5Writer(WholeFile):
             )
         if not set(header.forcings) <= set(batch.forcings) or (header.masked and batch.mask is None):
             raise UserError(
-                f"{self.path}: trajectories have forcings {sorted(batch.forcings)} and {_mask(batch.mask is not None)}, "
+                f"{self.path}: trajectories have forcings {sorted(batch.forcings)} and "
+                f"{_mask(batch.mask is not None)}, "
                 f"the file's are {sorted(header.forcings)} and {_mask(header.masked)}; write all that its header names"
             )
         for name, value in header.parameters.items():

@@ -39,8 +39,8 @@ class Writer(Protocol):
 class Layout(Protocol):
     """One kind of file. `name` is what people type, `extension` what published files end with.
 
-    `open(path, task=None, **options)` gives a Dataset; `options` are the words it takes besides. `test_at` is the end of
-    such files that publications test on, for data that do not say it themselves.
+    `open(path, task=None, **options)` gives a Dataset; `options` are the words it takes besides. `test_at` is the end
+    of such files that publications test on, for data that do not say it themselves.
     """
 
     name: ClassVar[str]

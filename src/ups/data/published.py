@@ -92,7 +92,9 @@ def _on_hugging_face(collection: str, dataset: str) -> list[Published]:
     for entry in entries:
         place = PurePosixPath(entry["path"])
         if place.is_absolute() or ".." in place.parts:
-            raise UserError(f"{site} lists {entry['path']!r} in {dataset}, which lies outside it; fetch from another site")
+            raise UserError(
+                f"{site} lists {entry['path']!r} in {dataset}, which lies outside it; fetch from another site"
+            )
     return [
         Published(
             name=f"{collection}/{dataset}/{entry['path']}",

@@ -99,9 +99,7 @@ def _rows(dataset: Dataset) -> Iterator[tuple[Batch, int]]:
 
 
 def _starts(batch: Batch, row: int) -> dict[str, bytes]:
-    """A hash of the first frame, under the empty name, and one of each condition, under its own; a parameter may be called
-    like a field.
-    """
+    """A hash of the first frame, under the empty name, and of each condition under its own, parameters apart."""
     fields = {"": batch.values[row, :1], **{name: values[row] for name, values in batch.static.items()}}
     fields |= {name: _first(batch, name, row) for name in batch.forcings}
     fields |= {f"{name} =": values[row] for name, values in batch.parameters.items()}

@@ -14,7 +14,7 @@ from ups.data.layout import Layout
 from ups.data.well import WellFile, grouped
 from ups.data.well_boundary import set_names, write_boundary
 from ups.errors import UserError
-from ups.fields import AXES, Batch, Header
+from ups.fields import AXES, Batch
 
 _TAKEN = ("dataset_name", "grid_type", "n_spatial_dims", "n_trajectories", "simulation_parameters", "ups", "licence")
 

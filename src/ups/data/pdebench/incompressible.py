@@ -3,7 +3,7 @@
     velocity (N, T, X, Y, 2)    particles (N, T, X, Y, 1)    force (N, X, Y, 2)    t (N, T)
 
 Channels are Vx, Vy and particles; the force is two static fields, force_x and force_y. Positions and sides are not
-stored: cell centres of the unit square are assumed, with walls where the velocity is zero, and the header's notes say so.
+stored: cell centres of the unit square are assumed, with walls where the velocity is zero; the header's notes say so.
 """
 
 from __future__ import annotations
