@@ -11,7 +11,7 @@
     solution  (N, 2, X, Y)                       the density around an airfoil (SE-AF): its shape, the density
     Sample_i/ a (X, Y), bc (), u (X, Y)          Helmholtz's equation with the value bc on the walls
 
-Published files hold these arrays and neither times nor positions nor what holds on the sides. Assumed are frames
+As far as is known here, files hold neither times nor positions nor what holds on the sides. Assumed are frames
 equally spaced from t = 0 to 1 unless said, cell centres of the unit square, and sides that are periodic for flows and
 ACE, have a value for Poisson and Helmholtz, and are open for waves (which are absorbed there), GCE-RT and SE-AF. The
 header's notes say what was assumed; the options `convention` and `boundary` say it otherwise. The data's licence is
