@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import h5py
 import layout_cases
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from ups.data import convert as convert_module
 from ups.data.convert import convert, layout_for
+from ups.data.description import to_json
 from ups.data.generate import generate
 from ups.data.layouts import LAYOUTS, named_layout
 from ups.data.open import open_dataset
@@ -51,6 +54,61 @@ def test_there_and_back_again_gives_the_same_data(tmp_path, monkeypatch, piece):
             assert one.header.grid.same_as(two.header.grid) and torch.equal(one.header.times, two.header.times)
             assert dict(one.header.parameters) == dict(two.header.parameters)
             assert one.header.boundary == two.header.boundary and one.header.notes == two.header.notes
+
+
+RICH = {"forcings": {"g": True, "f": False}, "masked": True, "parameters": {"nu": 0.5}, "notes": {"solver": "by hand"}}
+HELD = {  # data with more than the layout keeps, and what it keeps of the static fields, forcings and mask
+    "pdebench-tensor": (layout_cases.header_of((6,), static=("a",), **RICH), ((), (), False)),
+    "pdebench-cfd": (
+        layout_cases.header_of((4, 5), channels=("density", "pressure", "Vx", "Vy"), static=("a",), **RICH),
+        ((), (), False),
+    ),
+    "pdebench-grouped": (layout_cases.header_of((4, 5), static=("c",), **RICH), ((), (), False)),
+    "pdebench-incompressible": (
+        layout_cases.header_of((4, 5), channels=("Vx", "Vy", "particles"), static=("force_x", "force_y"), **RICH),
+        (("force_x", "force_y"), (), False),
+    ),
+    "well": (layout_cases.header_of((4, 5), static=("a", "b"), **RICH), (("a", "b"), ("g", "f"), True)),
+    "pdegym": (layout_cases.header_of((4, 5), 1, static=("shape",), **RICH), (("shape",), (), True)),
+    "pairs": (layout_cases.header_of((4, 5), 1, static=("a",), **RICH), (("a",), (), False)),
+}
+
+
+def rich(path, header):
+    """A file of The Well, which keeps everything."""
+    batch = layout_cases.batch_of(header, 3)
+    batch = replace(batch, mask=batch.static[header.static[0]] < 0.5)
+    layout_cases.write(named_layout("well").writer, path, header, batch)
+    return open_dataset(path), batch
+
+
+@pytest.mark.parametrize("layout", [kind.name for kind in LAYOUTS])
+def test_a_file_describes_what_it_holds_and_not_what_was_dropped(tmp_path, layout):
+    header, kept = HELD[layout]
+    source, batch = rich(tmp_path / "source.hdf5", header)
+    lost = convert(source, tmp_path / "there", layout)
+    there = open_dataset(tmp_path / "there")
+    said = there.header
+    assert (said.static, tuple(said.forcings), said.masked) == kept
+    assert to_json(said) == to_json(named_layout(layout).writer.kept(header))
+    assert len(lost) == len(header.static) - len(kept[0]) + len(header.forcings) - len(kept[1]) + (not kept[2])
+    read = there.read(range(3), slice(None))
+    assert torch.equal(read.values, batch.values)
+    assert (tuple(read.static), tuple(read.forcings), read.mask is not None) == kept
+    assert all(torch.equal(read.static[name], batch.static[name]) for name in read.static)
+    convert(there, tmp_path / "back.hdf5", "well")
+    layout_cases.assert_same(open_dataset(tmp_path / "back.hdf5"), said, read)
+
+
+@pytest.mark.parametrize(("change", "message"), [({"mask": None}, "and no mask"), ({"forcings": {}}, r"forcings \[\]")])
+def test_trajectories_without_what_the_header_names_are_refused(tmp_path, change, message):
+    header = HELD["well"][0]
+    with (
+        pytest.raises(UserError, match=message),
+        named_layout("well").writer(tmp_path / "a.hdf5", header, 3) as writer,
+    ):
+        writer.write(replace(layout_cases.batch_of(header, 3), **change))
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_layout_cannot_hold_is_refused_and_leaves_nothing(tmp_path):

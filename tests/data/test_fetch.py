@@ -253,3 +253,12 @@ def test_files_on_hugging_face_come_with_the_checksums_it_lists(server, tmp_path
         find_published("well/activ_matter/*")
     with pytest.raises(UserError, match="'well/active_matter/\\*' for all"):
         find_published("well/active_matter")
+
+
+@pytest.mark.parametrize("place", ["/etc/data.hdf5", "data/../../../data.hdf5"])
+def test_a_listing_that_leads_out_of_the_folder_is_refused(server, monkeypatch, place):
+    monkeypatch.setenv("HF_ENDPOINT", server.url.removesuffix("/data.hdf5"))
+    listing = "/api/datasets/polymathic-ai/active_matter/tree/main?recursive=true"
+    server.pages[listing] = (json.dumps([{"type": "file", "path": place, "size": 3}]), "")
+    with pytest.raises(UserError, match="which lies outside it"):
+        find_published("well/active_matter/*")

@@ -4,10 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layout_cases import batch_of, header_of, write
 
 from ups.data.generate import generate
 from ups.data.joined import Joined, Subset
+from ups.data.open import open_dataset
 from ups.data.pdebench.tensor import TensorFile
+from ups.data.well_writer import WellWriter
 from ups.equations import Advection, Burgers
 from ups.errors import UserError
 
@@ -62,6 +65,42 @@ def test_only_equals_are_joined(parts, tmp_path):
             Joined([parts[0], other])
     with pytest.raises(UserError, match="at least one"):
         Joined([])
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"forcings": {"g": True}}, "set of forcings"),
+        ({"forcings": {"f": False, "g": True}}, "set of forcings"),
+        ({"masked": False}, "use of masks"),
+        ({"dtype": torch.float64}, "precision"),
+    ],
+)
+def test_only_what_has_the_same_fields_is_joined(tmp_path, change, what):
+    same = {"forcings": {"f": True, "g": True}, "masked": True}
+    one, two = (
+        open_dataset(write(WellWriter, tmp_path / name, header, batch_of(header, 2)))
+        for name, header in (("one", header_of(**same)), ("two", header_of(**{**same, **change})))
+    )
+    Joined([one, one])
+    with pytest.raises(UserError, match=f"another {what} than the first"):
+        Joined([one, two])
+
+
+def test_licences_add_up_and_notes_of_one_part_are_not_those_of_the_whole(tmp_path):
+    said = [
+        ("CC-BY-4.0", {"solver": "exact", "seed": 1, "key": "a"}),
+        ("", {"solver": "exact", "seed": 2, "key": "a"}),
+        ("CC-BY-NC-4.0", {"solver": "exact", "key": "a"}),
+        ("CC-BY-4.0", {"solver": "exact", "seed": 1, "key": "a"}),
+    ]
+    parts = []
+    for number, (licence, notes) in enumerate(said):
+        header = header_of(licence=licence, notes=notes)
+        parts.append(open_dataset(write(WellWriter, tmp_path / f"{number}", header, batch_of(header, 2))))
+    whole = Joined([Joined(parts[:2]), Joined(parts[2:])]).header
+    assert whole.licence == "CC-BY-4.0; CC-BY-NC-4.0" and whole.notes == {"solver": "exact"}
+    assert Joined(parts[:1]).header.notes == said[0][1]
 
 
 def test_trajectories_outside_are_refused(parts):

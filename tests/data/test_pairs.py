@@ -83,6 +83,13 @@ def test_missing_truncated_and_unsafe_files_are_refused(tmp_path):
         PairsFile(tmp_path / "named.pt", "nodal")
 
 
+def test_a_pair_outside_is_named(tmp_path):
+    pairs = PairsFile(small(tmp_path / "pairs.pt"), "nodal")
+    for wrong in (-1, len(pairs)):
+        with pytest.raises(UserError, match=f"trajectory {wrong} is not among the {len(pairs)}"):
+            pairs.read([0, wrong, 1], slice(None))
+
+
 def test_a_transient_task_has_no_pairs(tmp_path):
     with pytest.raises(UserError, match="'burgers' is not"):
         PairsFile(small(tmp_path / "pairs.pt"), "nodal", task="burgers")

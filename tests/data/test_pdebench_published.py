@@ -144,6 +144,7 @@ def test_the_force_of_incompressible_flow_is_two_static_fields(tmp_path):
         assert np.array_equal(batch.values[0, ..., 2:], file["particles"][1])
         assert np.array_equal(batch.static["force_y"][0], file["force"][1, ..., 1])
     assert dataset.grid.positions[0].tolist() == [(i + 0.5) / 8 for i in range(8)]
+    assert dataset.header.notes == {"positions assumed": "cell_centred on the unit square", "sides assumed": "value"}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import assert_same, batch_of, header_of, write
 
+from ups.data.inspect import describe, inspect_dataset
 from ups.data.open import open_dataset
 from ups.data.pdegym import LICENCE, GymFile, published_splits
 from ups.data.pdegym_writer import GymWriter
@@ -117,6 +118,45 @@ def test_what_files_do_not_say_can_be_said(tmp_path):
     assert dataset.grid.same_as(Grid.nodal((4, 6)))
     with pytest.raises(UserError, match="convention is 'corner'"):
         open_dataset(tmp_path / "ACE.nc", convention="corner")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_assumed_is_said_when_a_file_is_inspected(tmp_path, name):
+    arrays, _, _, end, kind = PUBLISHED[name]
+    published(tmp_path / f"{name}.nc", arrays)
+    said = describe(inspect_dataset(open_dataset(tmp_path / f"{name}.nc")))
+    assert "positions assumed: cell_centred on the unit square\n" in said and f"sides assumed: {kind}\n" in said
+    assert (f"times assumed: equally spaced from 0 to {end:g}\n" in said) if end else "times assumed" not in said
+    known = open_dataset(tmp_path / f"{name}.nc", boundary="periodic", convention="nodal").header.notes
+    assert "sides assumed" not in known and known["positions assumed"] == "nodal on the unit square"
+
+
+def test_chunks_without_one_between_are_refused(tmp_path):
+    for number in (0, 1, 3):
+        published(tmp_path / f"velocity_{number}.nc", {"velocity": (2, 3, 2, 4, 6)})
+    with pytest.raises(UserError, match=r"'velocity' are numbered 0, 1, 3, not from 0.*fetch velocity_2\.nc"):
+        open_dataset(tmp_path)
+    (tmp_path / "velocity_3.nc").rename(tmp_path / "velocity_2.nc")
+    assert len(open_dataset(tmp_path)) == 6
+    with pytest.raises(UserError, match="option 'grid' does not apply"):
+        open_dataset(tmp_path, grid=4)
+
+
+def test_a_damaged_sample_is_named(tmp_path):
+    path = tmp_path / "Helmholtz.h5"
+    helmholtz(path)
+    with h5py.File(path, "a") as file:
+        field = file["Sample_2/u"][()]
+        del file["Sample_2/u"]
+        packed = file["Sample_2"].create_dataset("u", data=field, compression="gzip")
+        place = packed.id.get_chunk_info(0).byte_offset
+    with path.open("r+b") as raw:
+        raw.seek(place)
+        raw.write(b"\xff" * 16)
+    dataset = open_dataset(path)
+    dataset.read([0, 1, 3], slice(None))
+    with pytest.raises(UserError, match=r"'/Sample_2/u' cannot be read .* the file is damaged"):
+        dataset.read([2], slice(None))
 
 
 def test_published_splits_hold_the_last_trajectories_back(tmp_path):

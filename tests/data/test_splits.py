@@ -1,13 +1,18 @@
 """Splits follow the published convention and never share a trajectory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ups.data.generate import generate
+from ups.data.header import trajectory
 from ups.data.joined import Joined, Subset
+from ups.data.layouts import write_trajectories
+from ups.data.open import open_dataset
 from ups.data.pdebench.tensor import TensorFile
 from ups.data.splits import Splits, check_disjoint, content_hashes, split
-from ups.equations import Advection, Darcy
+from ups.equations import Advection, Darcy, Wave
 from ups.errors import UserError
 
 
@@ -24,6 +29,15 @@ def test_the_first_tenth_is_the_test_set_and_the_next_is_for_validation(files):
     splits = split(files[0])
     assert (splits.test.indices, splits.validation.indices) == ((0, 1), (2, 3))
     assert splits.train.indices == tuple(range(4, 20))
+
+
+@pytest.mark.parametrize(("layout", "tested"), [("pdebench-grouped", (9,)), ("pdegym", (9,)), ("well", (0,))])
+def test_data_of_ours_are_tested_at_the_end_that_their_layout_is(tmp_path, layout, tested):
+    made = open_dataset(generate(Wave(points=32, frames=2), 10, 0, tmp_path / "made", layout=layout))
+    assert split(made).test.indices == tested
+    batch = made.read(range(10), slice(None))
+    write_trajectories(tmp_path / "written", [trajectory(made.header, batch, row) for row in range(10)], layout)
+    assert split(open_dataset(tmp_path / "written")).test.indices == tested
 
 
 def test_a_joined_dataset_is_split_file_by_file(files):
@@ -49,6 +63,33 @@ def test_a_copy_in_another_file_is_found(tmp_path):
     check_disjoint(Splits(one, Subset(other, [0, 1]), Subset(other, [2, 3])))
     with pytest.raises(UserError, match="test trajectory 0 is the same as train trajectory 0"):
         check_disjoint(Splits(one, other, two))
+
+
+class Changed:
+    """A dataset whose batches lost or changed some conditions."""
+
+    def __init__(self, dataset, **conditions):
+        self.dataset, self.conditions, self.task = dataset, conditions, dataset.task
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def read(self, indices, frames):
+        return replace(self.dataset.read(indices, frames), **self.conditions)
+
+
+def test_a_copy_that_lost_conditions_is_found(files, tmp_path):
+    """Layouts without a place for them, and files whose names say them, come without parameters or static fields."""
+    train, validation, test = Subset(files[0], range(5)), Subset(files[0], range(5, 8)), Subset(files[0], [9, 3])
+    for conditions in ({}, {"speed": torch.ones(2)}, {"beta": torch.full((2,), 0.1)}):
+        with pytest.raises(UserError, match="test trajectory 1 is the same as train trajectory 3"):
+            check_disjoint(Splits(train, validation, Changed(test, parameters=conditions)))
+    check_disjoint(Splits(train, validation, Changed(test, parameters={"beta": torch.full((2,), 0.2)})))
+    darcy = TensorFile(generate(Darcy(points=8), 4, 0, tmp_path / "darcy.hdf5"))
+    train, validation, test = Subset(darcy, [0, 1]), Subset(darcy, [2]), Subset(darcy, [1])
+    for static in ({}, {"permeability": darcy.read([3], slice(None)).static["a"]}):
+        with pytest.raises(UserError, match="test trajectory 0 is the same as train trajectory 1"):
+            check_disjoint(Splits(train, validation, Changed(test, static=static)))
 
 
 def test_the_same_start_under_other_parameters_is_another_trajectory(files):

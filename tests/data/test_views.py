@@ -79,6 +79,7 @@ def test_published_files_are_seen_as_published(task, shape, frames, points, seen
 
     Described.task = task
     view = pdebench_view(Described())
+    assert isinstance(view, View)
     assert view.grid.shape == (points,) * len(shape) and len(view.times) == seen and view.given == given
     assert set(PDEBENCH) >= {task}
 
@@ -133,6 +134,15 @@ def test_a_parameter_in_another_precision_is_the_same_parameter(tmp_path):
             return replace(batch, parameters={"beta": batch.parameters["beta"].float()})
 
     assert content_hashes(Single()) == content_hashes(dataset)
+
+
+def test_a_view_of_a_folder_has_every_parameter_value_in_every_split(tmp_path):
+    for beta in (0.1, 0.4, 1.0):
+        generate(Advection(points=256, beta=beta, frames=201), 4, 0, tmp_path / f"{beta}.hdf5")
+    view = pdebench_view(open_dataset(tmp_path))
+    assert view.grid.shape == (256,) and len(view.times) == 41 and len(view) == 12
+    for part in split(view):
+        assert sorted(set(part.read(range(len(part)), slice(0, 1)).parameters["beta"].tolist())) == [0.1, 0.4, 1.0]
 
 
 def test_a_run_trains_in_the_published_view(tmp_path):

@@ -222,6 +222,24 @@ def test_scalars_of_time_are_forcings_and_times_may_differ(tmp_path):
     assert batch.forcings["drive"].shape == (2, 2, 6) and batch.forcings["drive"][0, :, 5].tolist() == [2.0, 4.0]
 
 
+@pytest.mark.parametrize("varies", [True, False])
+def test_damage_in_a_field_that_all_trajectories_share_is_named(tmp_path, varies):
+    header = header_of((6, 5), 3)
+    path = others(write(WellWriter, tmp_path / "a.hdf5", header, batch_of(header, 2)))
+    with h5py.File(path, "a") as file:
+        data = np.ones((3,) * varies + (6, 5), "f4")
+        shared = file["t0_fields"].create_dataset("shared", data=data, compression="gzip", chunks=data.shape)
+        shared.attrs.update({"dim_varying": [True, True], "sample_varying": False, "time_varying": varies})
+        file["t0_fields"].attrs["field_names"] = ["u", "shared"]
+        place = shared.id.get_chunk_info(0).byte_offset
+    with path.open("r+b") as raw:
+        raw.seek(place)
+        raw.write(b"\xff" * 8)
+    dataset = WellFile(path)
+    with pytest.raises(UserError, match=r"'/t0_fields/shared' cannot be read .* the file is damaged"):
+        dataset.read([0], slice(None))
+
+
 def test_walls_inside_the_domain_become_the_mask(tmp_path):
     header = header_of((6, 5), boundary=Boundary.all("open", 2))
     path = others(write(WellWriter, tmp_path / "a.hdf5", header, batch_of(header, 3)))

@@ -29,18 +29,23 @@ class HDF5Writer(WholeFile):
         for axis in (header.times, *header.grid.positions):
             if not (torch.isfinite(axis).all() and (axis.diff() > 0).all()):
                 raise UserError(f"{path}: times and grid positions must be finite and increasing")
-        self.header, self.count, self._written = header, count, 0
+        self.header, self.count, self._written = self.kept(header), count, 0
         self.refuse(path)
         super().__init__(path)
         try:
             for name, value in header.notes.items():
                 if isinstance(value, str | int | float):
                     self.file.attrs[name] = value
-            self.file.attrs[ATTRIBUTE] = to_json(header)
+            self.file.attrs[ATTRIBUTE] = to_json(self.header)
             self.lay_out()
         except BaseException:
             self.discard()
             raise
+
+    @staticmethod
+    def kept(header: Header) -> Header:
+        """The header of what the layout keeps of such data: all, unless it says otherwise."""
+        return header
 
     def refuse(self, path: Path) -> None:
         """Raise a UserError if the layout cannot hold such data at all."""
@@ -77,6 +82,12 @@ class HDF5Writer(WholeFile):
                 f"{self.path}: trajectories have parameters {sorted(batch.parameters)} and static fields "
                 f"{sorted(batch.static)}, the file's are {sorted(header.parameters)} and {sorted(header.static)}"
             )
+        if not set(header.forcings) <= set(batch.forcings) or (header.masked and batch.mask is None):
+            raise UserError(
+                f"{self.path}: trajectories have forcings {sorted(batch.forcings)} and "
+                f"{_mask(batch.mask is not None)}, "
+                f"the file's are {sorted(header.forcings)} and {_mask(header.masked)}; write all that its header names"
+            )
         for name, value in header.parameters.items():
             if value is not None and not (batch.parameters[name] == value).all():
                 raise UserError(
@@ -104,3 +115,7 @@ class HDF5Writer(WholeFile):
             self.discard()
             raise UserError(f"{self.path}: {self._written} of the {self.count} trajectories announced were given")
         super().__exit__(kind, error, trace)
+
+
+def _mask(there: bool) -> str:
+    return "a mask" if there else "no mask"

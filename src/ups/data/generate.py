@@ -132,7 +132,7 @@ def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str,
             yield chunk
 
     def writer(first: Batch) -> Writer:
-        return kind.writer(whole, _header(chunks, first, key), chunks.count)
+        return kind.writer(whole, _header(chunks, kind, first, key), chunks.count)
 
     _write_in_order(chunks, itertools.chain(finished, reported()), writer)
     return whole
@@ -155,7 +155,7 @@ def _write_in_order(chunks: Chunks, made: Iterable[int], open_writer: Callable[[
                 following += 1
 
 
-def _header(chunks: Chunks, first: Batch, key: str) -> Header:
+def _header(chunks: Chunks, kind: type[Layout], first: Batch, key: str) -> Header:
     equation = chunks.equation
     return Header(
         task=equation.name,
@@ -167,6 +167,7 @@ def _header(chunks: Chunks, first: Batch, key: str) -> Header:
         static=tuple(first.static),
         forcings={name: field.dim() == first.values.dim() - 1 for name, field in first.forcings.items()},
         masked=first.mask is not None,
+        test_at=kind.test_at,
         notes={
             "equation": equation.name,
             "solver": equation.solver,

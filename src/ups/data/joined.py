@@ -36,7 +36,7 @@ class Subset(Described):
 class Joined(Described):
     """Several datasets of one task on one grid and one set of times, end to end: e.g. the files of three β.
 
-    Parameters stay those of each trajectory. A batch's ids are positions in the whole.
+    Parameters stay those of each trajectory. A batch's ids are positions in the whole. Licences add up.
     """
 
     def __init__(self, parts: Sequence[Dataset]) -> None:
@@ -52,6 +52,9 @@ class Joined(Described):
                 ("boundary", part.boundary == first.boundary),
                 ("set of parameters", set(part.header.parameters) == set(first.header.parameters)),
                 ("set of static fields", set(part.header.static) == set(first.header.static)),
+                ("set of forcings", dict(part.header.forcings) == dict(first.header.forcings)),
+                ("use of masks", part.header.masked == first.header.masked),
+                ("precision", part.header.dtype == first.header.dtype),
             ):
                 if not same:
                     raise UserError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
+from ups.data.header import not_kept
 from ups.fields import Batch, Dataset, Header
 
 
@@ -23,6 +24,11 @@ class Writer(Protocol):
         """Refuses with a UserError what the layout cannot hold at all."""
         ...
 
+    @staticmethod
+    def kept(header: Header) -> Header:
+        """The header of what a file of such data holds, and the one it carries: without what the layout drops."""
+        ...
+
     def write(self, batch: Batch) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -33,7 +39,8 @@ class Writer(Protocol):
 class Layout(Protocol):
     """One kind of file. `name` is what people type, `extension` what published files end with.
 
-    `open(path, task=None, **options)` gives a Dataset; `options` are the words it takes besides.
+    `open(path, task=None, **options)` gives a Dataset; `options` are the words it takes besides. `test_at` is the end
+    of such files that publications test on, for data that do not say it themselves.
     """
 
     name: ClassVar[str]
@@ -41,13 +48,14 @@ class Layout(Protocol):
     options: ClassVar[tuple[str, ...]]
     writer: ClassVar[type[Writer]]
     open: ClassVar[Callable[..., Dataset]]
+    test_at: ClassVar[Literal["first", "last"]] = "first"
 
     @staticmethod
     def recognises(path: Path) -> bool:
         """Whether the file's content (never its name) is of this layout; the file is there, and whole if HDF5."""
         ...
 
-    @staticmethod
-    def loses(header: Header) -> list[str]:
+    @classmethod
+    def loses(cls, header: Header) -> list[str]:
         """What of such data a file of this layout does not keep, in words; empty if it keeps all."""
-        ...
+        return not_kept(header, cls.writer.kept(header))

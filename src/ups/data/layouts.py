@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ups.data.hdf5 import is_hdf5, open_file
@@ -52,6 +53,7 @@ def named_layout(name: str) -> type[Layout]:
 
 def write_trajectories(path: Path, trajectories: Sequence[Trajectory], layout: str) -> None:
     """Write trajectories of one kind as one file: `write_trajectories(Path("a.hdf5"), solved, "pdebench-tensor")`."""
-    header = header_of(trajectories)
-    with named_layout(layout).writer(path, header, len(trajectories)) as writer:
+    kind = named_layout(layout)
+    header = replace(header_of(trajectories), test_at=kind.test_at)
+    with kind.writer(path, header, len(trajectories)) as writer:
         writer.write(batch_of(header, trajectories))

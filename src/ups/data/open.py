@@ -7,7 +7,8 @@ from typing import Any
 
 from ups.data.joined import Joined
 from ups.data.layouts import layout_of
-from ups.data.pdegym import GymFile, holds_chunks
+from ups.data.pdegym import holds_chunks
+from ups.data.pdegym_writer import Gym
 from ups.errors import UserError
 from ups.fields import Dataset
 
@@ -32,7 +33,8 @@ def open_dataset(path: str | Path, task: str | None = None, **options: Any) -> D
 
 def _open_folder(folder: Path, task: str | None, options: dict[str, Any]) -> Dataset:
     if holds_chunks(folder):
-        return GymFile(folder, task, **options)
+        _check_options(folder, options, Gym.options)
+        return Gym.open(folder, task, **options)
     files = sorted(path for path in folder.iterdir() if path.suffix in _DATA and not path.name.startswith("."))
     if not files:
         inside = (folder / "data").is_dir()

@@ -20,7 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.description import ATTRIBUTE, check_agrees, from_json, to_json
-from ups.data.header import Described, not_kept, rows_of
+from ups.data.hdf5 import checked_rows
+from ups.data.header import Described, keeping, rows_of
 from ups.data.layout import Layout
 from ups.data.remote import is_there, read_bytes
 from ups.data.tasks import task as registered_task
@@ -84,9 +85,7 @@ class PairsFile(Described):
         return len(self._y)
 
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        rows = torch.tensor(list(indices), dtype=torch.int64)
-        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= len(self)):
-            raise UserError(f"{self.path}: trajectory {int(rows.max())} is not among the {len(self)} of this file")
+        rows = torch.from_numpy(checked_rows(list(indices), len(self), self.path))
         return Batch(
             task=self.task,
             values=self._y[rows][:, None, ..., None][:, frames],
@@ -175,6 +174,7 @@ class PairsWriter:
     """Writes pairs as `.npz` if the path ends so, else as `.pt`; they are kept until the end, being read whole too."""
 
     def __init__(self, path: str | Path, header: Header, count: int) -> None:
+        header = self.kept(header)
         self.path, self.header, self.count = Path(path), header, count
         if self.path.exists():
             raise UserError(f"{path} exists and is not overwritten; remove it or choose another path")
@@ -188,6 +188,10 @@ class PairsWriter:
         if varying:
             raise UserError(f"{path}: pairs have no place for {varying[0]}, which differs between them; drop it")
         self._pairs: list[tuple[Tensor, Tensor]] = []
+
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header, static=True)
 
     def write(self, batch: Batch) -> None:
         x, y = batch.static[self.header.static[0]].cpu(), batch.values[:, 0, ..., 0].cpu()
@@ -234,7 +238,3 @@ class Pairs(Layout):
     @staticmethod
     def recognises(path: Path) -> bool:
         return read_bytes(path, 2).startswith((b"PK", _PICKLE))
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        return not_kept(header, static=True)

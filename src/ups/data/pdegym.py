@@ -11,10 +11,11 @@
     solution  (N, 2, X, Y)                       the density around an airfoil (SE-AF): its shape, the density
     Sample_i/ a (X, Y), bc (), u (X, Y)          Helmholtz's equation with the value bc on the walls
 
-Everything lies on the unit square, equally spaced, from t = 0 to 1 unless said, as the published cards have it. Files
-do not say where in its cell a value lies, nor what holds on the sides: periodic for flows and ACE, a value on the walls
-for Poisson and Helmholtz, absorbing (open) for waves, open for GCE-RT and SE-AF; the options `convention` and
-`boundary` say it otherwise. The data's licence is CC-BY-NC-4.0: not for commercial use.
+As far as is known here, files hold neither times nor positions nor what holds on the sides. Assumed are frames
+equally spaced from t = 0 to 1 unless said, cell centres of the unit square, and sides that are periodic for flows and
+ACE, have a value for Poisson and Helmholtz, and are open for waves (which are absorbed there), GCE-RT and SE-AF. The
+header's notes say what was assumed; the options `convention` and `boundary` say it otherwise. The data's licence is
+CC-BY-NC-4.0: not for commercial use.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 import torch
 
 from ups.data.description import check_agrees, described
-from ups.data.hdf5 import array, check_finite, checked_rows, open_file, precision, read_rows
+from ups.data.hdf5 import array, check_finite, checked_rows, open_file, precision, read_part, read_rows
 from ups.data.header import Described, batch_from
 from ups.data.joined import Subset
 from ups.data.splits import Splits
@@ -46,7 +47,7 @@ _SAMPLE = "Sample_"
 
 @dataclass(frozen=True)
 class Family:
-    """One of the kinds of files: its array of values, the static field beside it, and what the cards say of it.
+    """One of the kinds of files: its array of values, the static field beside it, and what is assumed of it.
 
     `channels` are named by their number where an axis of them is stored, `held` counts validation and test data.
     """
@@ -138,7 +139,7 @@ class Samples:
 
     def read(self, rows: np.ndarray, frames: slice | None = None) -> np.ndarray:
         with open_file(self.path) as file:
-            found = [array(file, f"{_SAMPLE}{row}/{self.name}", self.path)[()] for row in rows]
+            found = [read_part(array(file, f"{_SAMPLE}{row}/{self.name}", self.path), ()) for row in rows]
         for row, sample in zip(rows, found, strict=True):
             if sample.shape != self.shape:
                 raise UserError(f"{self.path}: {_SAMPLE}{row}/{self.name} has shape {sample.shape}, not {self.shape}")
@@ -176,7 +177,10 @@ class GymFile(Described):
             header = _understood(self.family, self._values, self.path)
             make = Grid.cell_centred if convention == "cell_centred" else Grid.nodal
             sides = Boundary.all(boundary, 2) if boundary else header.boundary
-            known = replace(header, grid=make(header.grid.shape), boundary=sides)
+            notes = dict(header.notes) | {"positions assumed": f"{convention} on the unit square"}
+            if boundary is None:
+                notes["sides assumed"] = self.family.kind
+            known = replace(header, grid=make(header.grid.shape), boundary=sides, notes=notes)
         else:
             check_agrees(self.family.variable, self._values.shape, sample_shape(self.family, known), self.path)
         self.header = replace(known, task=task) if task else known
@@ -188,7 +192,7 @@ class GymFile(Described):
         """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
         rows = checked_rows(indices, len(self), self.path)
         family, static, parameters, mask = self.family, {}, {}, None
-        if family is AIRFOIL:
+        if family == AIRFOIL:
             both = self._values.read(rows)
             static[self.header.static[0]], values = both[:, 0], both[:, 1, None, ..., None][:, frames]
             mask = torch.from_numpy(both[:, 0] < 0.5)
@@ -263,7 +267,7 @@ def fitting(header: Header, path: Path) -> Family:
 
 def sample_shape(family: Family, header: Header) -> tuple[int, ...]:
     """The shape of one sample of the family's array of values."""
-    if family is AIRFOIL:
+    if family == AIRFOIL:
         return (2, *header.grid.shape)
     frames = () if family.end is None else (len(header.times),)
     return (*frames, *((len(header.channels),) if family.axis else ()), *header.grid.shape)
@@ -278,6 +282,14 @@ def _arrays(path: Path) -> tuple[dict[str, Chunks | Samples], Path]:
             raise UserError(f"{path} holds no chunks such as velocity_0.nc; check the path")
         names = sorted({found[1] for found in chunks})
         places = {name: [path / found[0] for found in chunks if found[1] == name] for name in names}
+        for name in names:
+            numbers = [int(found[2]) for found in chunks if found[1] == name]
+            if numbers != list(range(len(numbers))):
+                missing = min(set(range(len(numbers))) - set(numbers), default=len(numbers))
+                raise UserError(
+                    f"{path}: its chunks of {name!r} are numbered {', '.join(map(str, numbers))}, not from 0 without "
+                    f"gaps; fetch {name}_{missing}.nc"
+                )
         return {name: Chunks.of(name, files) for name, files in places.items()}, path / chunks[0][0]
     with open_file(path) as file:
         names = [name for name in ("velocity", "data", "solution", "c", "source") if name in file]
@@ -309,20 +321,23 @@ def _recognised(arrays: dict[str, Chunks | Samples], path: Path) -> Family:
 
 
 def _understood(family: Family, values: Chunks | Samples, path: Path) -> Header:
-    """The header of a file that others wrote, as the published cards describe it."""
+    """The header of a file that others wrote: what its arrays tell, and what is assumed of their family."""
     frames = 1 if family.end is None else values.shape[0]
     times = torch.zeros(1, dtype=torch.float64)
+    notes = {"forcing": "0.1 sin(2π(x + y)), not stored"} if family == FORCED else {}
+    if family.end is not None:
+        notes["times assumed"] = f"equally spaced from 0 to {family.end:g}"
     return Header(
         task=path.stem,
         channels=family.channels[: values.shape[1]] if family.axis else family.channels,
         grid=Grid.cell_centred(values.shape[-2:]),
         times=times if family.end is None or frames == 1 else frame_times(frames, family.end),
         boundary=Boundary.all(family.kind, 2),
-        parameters={"bc": None} if family is HELMHOLTZ else {},
+        parameters={"bc": None} if family == HELMHOLTZ else {},
         static=(family.static,) if family.static else (),
-        masked=family is AIRFOIL,
+        masked=family == AIRFOIL,
         dtype=values.dtype,
         licence=LICENCE,
-        notes={"forcing": "0.1 sin(2π(x + y)), not stored"} if family is FORCED else {},
+        notes=notes,
         test_at="last",
     )

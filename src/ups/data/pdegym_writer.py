@@ -9,7 +9,7 @@ import numpy as np
 
 from ups.data.append import HDF5Writer
 from ups.data.hdf5 import holds
-from ups.data.header import not_kept
+from ups.data.header import keeping
 from ups.data.layout import Layout
 from ups.data.pdegym import AIRFOIL, HELMHOLTZ, GymFile, fitting, is_gym, sample_shape
 from ups.errors import UserError
@@ -23,26 +23,30 @@ class GymWriter(HDF5Writer):
     values. Helmholtz's file has a group a sample instead, as published.
     """
 
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header, static=True, mask=True)
+
     def refuse(self, path: Path) -> None:
         self.family = fitting(self.header, path)
         for name, value in self.header.parameters.items():
-            if value is None and not (self.family is HELMHOLTZ and name == "bc"):
+            if value is None and not (self.family == HELMHOLTZ and name == "bc"):
                 raise UserError(f"{path}: PDEGym's files have no place for {name}, which differs between trajectories")
 
     def lay_out(self) -> None:
-        if self.family is HELMHOLTZ:
+        if self.family == HELMHOLTZ:
             return
         header, family = self.header, self.family
         sizes = {"member": self.count, "time": len(header.times), "channel": len(header.channels)}
         sizes |= {"x": header.grid.shape[0], "y": header.grid.shape[1]}
-        if family is AIRFOIL:
+        if family == AIRFOIL:
             sizes["channel"] = 2
         self.array(family.variable, (self.count, *sample_shape(family, header)))
         axes = ["member", *([] if family.end is None else ["time"]), *(["channel"] if family.axis else []), "x", "y"]
-        if family is AIRFOIL:
+        if family == AIRFOIL:
             axes = ["member", "channel", "x", "y"]
         self._name_axes(family.variable, axes, sizes)
-        if family.static and family is not AIRFOIL:
+        if family.static and family != AIRFOIL:
             self.array(family.static, (self.count, *header.grid.shape))
             self._name_axes(family.static, ["member", "x", "y"], sizes)
 
@@ -63,14 +67,14 @@ class GymWriter(HDF5Writer):
 
     def put(self, start: int, batch: Batch) -> None:
         family, values = self.family, batch.values
-        if family is HELMHOLTZ:
+        if family == HELMHOLTZ:
             for row in range(len(batch)):
                 group = self.file.create_group(f"Sample_{start + row}")
                 group["a"] = batch.static[self.header.static[0]][row].numpy()
                 group["u"] = values[row, 0, ..., 0].numpy()
                 group["bc"] = float(batch.parameters["bc"][row])
             return
-        if family is AIRFOIL:
+        if family == AIRFOIL:
             shape = batch.static[self.header.static[0]]
             if batch.mask is None or not bool((batch.mask == (shape < 0.5)).all()):
                 raise UserError(f"{self.path}: the mask must be where {self.header.static[0]!r} is below one half")
@@ -92,11 +96,8 @@ class Gym(Layout):
     options = ("convention", "boundary")
     writer = GymWriter
     open = GymFile
+    test_at = "last"
 
     @staticmethod
     def recognises(path: Path) -> bool:
         return holds(path, is_gym)
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        return not_kept(header, static=True, mask=True)

@@ -89,6 +89,12 @@ def _on_hugging_face(collection: str, dataset: str) -> list[Published]:
     site = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     repository = f"datasets/{_ORGANISATION[collection]}/{quote(dataset)}"
     entries = _listing(f"{site}/api/{repository}/tree/main?recursive=true", f"{collection}/{dataset}")
+    for entry in entries:
+        place = PurePosixPath(entry["path"])
+        if place.is_absolute() or ".." in place.parts:
+            raise UserError(
+                f"{site} lists {entry['path']!r} in {dataset}, which lies outside it; fetch from another site"
+            )
     return [
         Published(
             name=f"{collection}/{dataset}/{entry['path']}",
@@ -98,7 +104,7 @@ def _on_hugging_face(collection: str, dataset: str) -> list[Published]:
             size=entry.get("size"),
         )
         for entry in entries
-        if entry["type"] == "file" and ".." not in PurePosixPath(entry["path"]).parts
+        if entry["type"] == "file"
     ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from itertools import combinations
 from typing import NamedTuple
 
 from torch import Tensor
@@ -48,11 +50,7 @@ def content_hashes(dataset: Dataset) -> list[str]:
 
     A steady problem's first frame is its solution. Precision does not count: float64 data hash as their float32 copy.
     """
-    hashes: list[str] = []
-    for start in range(0, len(dataset), _CHUNK):
-        batch = dataset.read(range(start, min(start + _CHUNK, len(dataset))), slice(0, 1))
-        hashes.extend(content_hash(batch, row) for row in range(len(batch)))
-    return hashes
+    return [content_hash(batch, row) for batch, row in _rows(dataset)]
 
 
 def content_hash(batch: Batch, row: int) -> str:
@@ -61,9 +59,7 @@ def content_hash(batch: Batch, row: int) -> str:
     for name in sorted(batch.static):
         digest.update(name.encode() + _single(batch.static[name][row]))
     for name in sorted(batch.forcings):
-        forcing = batch.forcings[name][row]
-        first = forcing[:1] if forcing.dim() == batch.values.dim() - 2 else forcing  # of one that depends on time
-        digest.update(name.encode() + _single(first))
+        digest.update(name.encode() + _single(_first(batch, name, row)))
     for name in sorted(batch.parameters):
         digest.update(name.encode() + _single(batch.parameters[name][row]))
     return digest.hexdigest()
@@ -75,16 +71,42 @@ def _single(values: Tensor) -> bytes:
 
 
 def check_disjoint(splits: Splits) -> None:
-    """Refuse splits that share a trajectory, whatever files they came from."""
-    seen: dict[str, tuple[str, int]] = {}
-    for name, dataset in splits._asdict().items():
-        own: dict[str, tuple[str, int]] = {}
-        for index, content in enumerate(content_hashes(dataset)):
-            own.setdefault(content, (name, index))
-            if content in seen:
-                other, other_index = seen[content]
+    """Refuse splits that share a trajectory, whatever files they came from.
+
+    Two are the same if their first frames are and no static field, forcing or parameter that both name differs: a copy
+    may have lost conditions on its way through a layout that has no place for them.
+    """
+    starts = {name: [_starts(batch, row) for batch, row in _rows(data)] for name, data in splits._asdict().items()}
+    for (one, first), (other, second) in combinations(starts.items(), 2):
+        shared = sorted(set(first[0]) & set(second[0])) if first and second else []
+        seen: dict[tuple[bytes, ...], int] = {}
+        for index, start in enumerate(first):
+            seen.setdefault(tuple(start[name] for name in shared), index)
+        for index, start in enumerate(second):
+            same = seen.get(tuple(start[name] for name in shared))
+            if same is not None:
                 raise UserError(
-                    f"{dataset.task}: {name} trajectory {index} is the same as {other} trajectory {other_index}; "
+                    f"{splits.train.task}: {other} trajectory {index} is the same as {one} trajectory {same}; "
                     "split so that no trajectory is in two sets"
                 )
-        seen.update(own)
+
+
+def _rows(dataset: Dataset) -> Iterator[tuple[Batch, int]]:
+    """Every trajectory's first frame, as a row of a batch."""
+    for start in range(0, len(dataset), _CHUNK):
+        batch = dataset.read(range(start, min(start + _CHUNK, len(dataset))), slice(0, 1))
+        yield from ((batch, row) for row in range(len(batch)))
+
+
+def _starts(batch: Batch, row: int) -> dict[str, bytes]:
+    """A hash of the first frame, under the empty name, and of each condition under its own, parameters apart."""
+    fields = {"": batch.values[row, :1], **{name: values[row] for name, values in batch.static.items()}}
+    fields |= {name: _first(batch, name, row) for name in batch.forcings}
+    fields |= {f"{name} =": values[row] for name, values in batch.parameters.items()}
+    return {name: hashlib.sha256(_single(field)).digest() for name, field in fields.items()}
+
+
+def _first(batch: Batch, name: str, row: int) -> Tensor:
+    """A forcing, or the first frame of one that depends on time."""
+    forcing = batch.forcings[name][row]
+    return forcing[:1] if forcing.dim() == batch.values.dim() - 2 else forcing

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ups.data.header import Described
+from ups.data.joined import Joined
 from ups.errors import UserError
 from ups.fields import Batch, Dataset, Grid
 
@@ -90,8 +91,13 @@ PDEBENCH = {
 }
 
 
-def pdebench_view(dataset: Dataset) -> View:
-    """The view in which PDEBench's results are published, by the data's task; data of other sizes are refused."""
+def pdebench_view(dataset: Dataset) -> View | Joined:
+    """The view in which PDEBench's results are published, by the data's task; data of other sizes are refused.
+
+    Of joined data it is the joined views of their parts, which are split part by part as the data are.
+    """
+    if isinstance(dataset, Joined):
+        return Joined([pdebench_view(part) for part in dataset.parts])
     task, grid = dataset.task, dataset.grid
     if task not in PDEBENCH:
         raise UserError(f"PDEBench publishes no view of {task!r}; those of {', '.join(PDEBENCH)} are known")

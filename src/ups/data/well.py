@@ -26,7 +26,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.description import described
-from ups.data.hdf5 import array, centred_axis, check_finite, checked_rows, coordinate, even_times, open_file, read_rows
+from ups.data.hdf5 import (
+    array,
+    centred_axis,
+    check_finite,
+    checked_rows,
+    coordinate,
+    even_times,
+    open_file,
+    read_part,
+    read_rows,
+)
 from ups.data.header import Described
 from ups.data.well_boundary import inner_walls, names_of, read_boundary
 from ups.errors import UserError
@@ -65,7 +75,7 @@ class Stored:
         if self.samples:
             values = read_rows(data, rows, frames if self.times else None)
         else:
-            values = (data[frames] if self.times else data[()])[None]
+            values = read_part(data, (frames,) if self.times else ())[None]
         lead = 2 if self.times else 1
         kept = data.ndim == self.samples + self.times + len(shape) + self.order
         for axis, varies in enumerate(self.dims):
@@ -241,7 +251,7 @@ class WellFile(Described):
         free = np.ones((len(rows), *self.grid.shape), dtype=bool)
         for place, samples in self._walls:
             walls: Any = file[place]
-            free &= ~(read_rows(walls, rows) if samples else walls[()][None])
+            free &= ~(read_rows(walls, rows) if samples else read_part(walls, ())[None])
         return torch.from_numpy(free)
 
 

@@ -14,7 +14,7 @@ from ups.data.layout import Layout
 from ups.data.well import WellFile, grouped
 from ups.data.well_boundary import set_names, write_boundary
 from ups.errors import UserError
-from ups.fields import AXES, Batch, Header
+from ups.fields import AXES, Batch
 
 _TAKEN = ("dataset_name", "grid_type", "n_spatial_dims", "n_trajectories", "simulation_parameters", "ups", "licence")
 
@@ -112,7 +112,7 @@ class WellWriter(HDF5Writer):
             rows = np.arange(start, start + len(batch))
             check_finite(batch.forcings[name].numpy(), rows, f"forcing {name!r}", self.path)
             self.fill(f"t0_fields/{name}", start, batch.forcings[name])
-        if batch.mask is not None:
+        if self.header.masked and batch.mask is not None:
             self.fill("t0_fields/mask", start, batch.mask)
         for name, value in self.header.parameters.items():
             if value is None:
@@ -137,10 +137,6 @@ class Well(Layout):
     @staticmethod
     def recognises(path: Path) -> bool:
         return holds(path, _is_well)
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        return []
 
 
 def _is_well(file: h5py.File) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from ups.data.append import HDF5Writer
 from ups.data.description import check_agrees, described
 from ups.data.hdf5 import array, check_finite, checked_rows, holds, open_file, precision, read_rows
-from ups.data.header import Described, batch_from, not_kept
+from ups.data.header import Described, batch_from, keeping
 from ups.data.layout import Layout
 from ups.data.pdebench.coordinates import check_axes, stored_grid, stored_times, write_coordinates
 from ups.data.pdebench.published import (
@@ -111,6 +111,10 @@ def _understood(file: h5py.File, shape: tuple[int, ...], task: str | None, path:
 class CFDWriter(HDF5Writer):
     """Writes density, pressure and velocity in one, two or three dimensions."""
 
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header)
+
     def refuse(self, path: Path) -> None:
         expected = fields(self.header.grid.dimension)
         if set(self.header.channels) != set(expected) or len(self.header.channels) != len(expected):
@@ -144,7 +148,3 @@ class CFD(Layout):
     @staticmethod
     def recognises(path: Path) -> bool:
         return holds(path, lambda file: all(isinstance(file.get(name), h5py.Dataset) for name in fields(1)))
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        return not_kept(header)

@@ -32,7 +32,7 @@ from ups.data.hdf5 import (
     precision,
     read_part,
 )
-from ups.data.header import Described, batch_from, not_kept
+from ups.data.header import Described, batch_from, keeping
 from ups.data.layout import Layout
 from ups.data.pdebench.coordinates import check_axes, rounded
 from ups.data.pdebench.published import Known, as_task, check_fits, known_task, needed, published_words
@@ -238,6 +238,10 @@ def _task_name(channels: int, grid: Grid, last: float, path: Path) -> str:
 class GroupedWriter(HDF5Writer):
     """Writes a group a trajectory, with parameters of its own; any channels, one to three dimensions."""
 
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header)
+
     def refuse(self, path: Path) -> None:
         check_axes(self.header, path)
 
@@ -265,14 +269,11 @@ class Grouped(Layout):
     options = ()
     writer = GroupedWriter
     open = GroupedFile
+    test_at = "last"
 
     @staticmethod
     def recognises(path: Path) -> bool:
         return holds(path, _begins_with_a_trajectory)
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        return not_kept(header)
 
 
 def _begins_with_a_trajectory(file: h5py.File) -> bool:

@@ -2,8 +2,8 @@
 
     velocity (N, T, X, Y, 2)    particles (N, T, X, Y, 1)    force (N, X, Y, 2)    t (N, T)
 
-Channels are Vx, Vy and particles; the force is two static fields, force_x and force_y. The positions are not stored:
-published files are cell-centred on the unit square, with walls where the velocity is zero.
+Channels are Vx, Vy and particles; the force is two static fields, force_x and force_y. Positions and sides are not
+stored: cell centres of the unit square are assumed, with walls where the velocity is zero; the header's notes say so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from ups.data.append import HDF5Writer
 from ups.data.description import check_agrees, described
 from ups.data.hdf5 import array, check_finite, checked_rows, even_times, holds, open_file, precision, read_rows
-from ups.data.header import Described, batch_from, not_kept
+from ups.data.header import Described, batch_from, keeping
 from ups.data.layout import Layout
 from ups.data.pdebench.coordinates import rounded
 from ups.data.pdebench.published import (
@@ -109,6 +109,10 @@ def _understood(file: h5py.File, shape: tuple[int, ...], task: str | None, path:
         parameters=needed(published_parameters(path, dict(file.attrs)), known, path),
         static=known.static,
         dtype=precision(array(file, "velocity", path)),
+        notes={
+            "positions assumed": "cell_centred on the unit square",
+            "sides assumed": ", ".join(dict.fromkeys(side.kind for pair in known.boundary.sides for side in pair)),
+        },
     )
 
 
@@ -123,6 +127,10 @@ def _times(file: h5py.File, path: Path) -> Float[Tensor, " T"]:
 
 class IncompressibleWriter(HDF5Writer):
     """Writes Vx, Vy and particles with their static force, in two dimensions."""
+
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header, static=True)
 
     def refuse(self, path: Path) -> None:
         header = self.header
@@ -166,7 +174,3 @@ class Incompressible(Layout):
     @staticmethod
     def recognises(path: Path) -> bool:
         return holds(path, lambda file: all(isinstance(file.get(k), h5py.Dataset) for k in ("velocity", "particles")))
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        return not_kept(header, static=True)

@@ -18,7 +18,7 @@ import torch
 from ups.data.append import HDF5Writer
 from ups.data.description import check_agrees, described
 from ups.data.hdf5 import array, check_finite, checked_rows, holds, open_file, precision, read_rows
-from ups.data.header import Described, batch_from, not_kept
+from ups.data.header import Described, batch_from, keeping
 from ups.data.layout import Layout
 from ups.data.pdebench.coordinates import check_axes, stored_grid, stored_times, write_coordinates
 from ups.data.pdebench.published import (
@@ -126,6 +126,10 @@ def _task_name(parameters: Mapping[str, float], darcy: bool, path: Path) -> str:
 class TensorWriter(HDF5Writer):
     """Writes one field: transient in one dimension, or steady in two with one static field."""
 
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header, static=header.grid.dimension == 2)
+
     def refuse(self, path: Path) -> None:
         header = self.header
         dimension = header.grid.dimension
@@ -165,7 +169,3 @@ class Tensor(Layout):
     @staticmethod
     def recognises(path: Path) -> bool:
         return holds(path, lambda file: isinstance(file.get("tensor"), h5py.Dataset))
-
-    @staticmethod
-    def loses(header: Header) -> list[str]:
-        return not_kept(header, static=header.grid.dimension == 2)
