@@ -142,11 +142,11 @@ def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset) -> None:
     for parameter in spec.parameters:
         if parameter not in known:
             raise UserError(f"{name}: the data do not say the parameter {parameter!r} of task {spec.name!r}")
-    open_ = [parameter for parameter, value in known.items() if value is None and parameter not in spec.parameters]
+    unsure = [parameter for parameter, value in known.items() if value is None and parameter not in spec.parameters]
     first: dict[str, float] = {}
-    for rows in pieces(dataset, 1) if open_ else ():
+    for rows in pieces(dataset, 1) if unsure else ():
         parameters = dataset.read(rows, slice(0, 1)).parameters
-        for parameter in open_:
+        for parameter in unsure:
             values = parameters[parameter]
             if not bool((values == first.setdefault(parameter, float(values[0]))).all()):
                 raise UserError(
