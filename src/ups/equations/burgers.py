@@ -13,9 +13,10 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from ups.equations import finite_volume
-from ups.equations.base import Line, march, solved_batch
+from ups.equations.base import Line, solved_batch
 from ups.equations.exponential import ETDRK4
 from ups.equations.initial import RandomWaves
+from ups.equations.marching import march
 from ups.errors import UserError
 from ups.fields import Batch, Invariant
 
@@ -111,7 +112,7 @@ class Burgers(Line):
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         """The solution started from u0 at t = 0, on u0's own grid."""
-        return march(self.name, u0, times, self._advance)
+        return torch.stack(list(march(self.name, u0, times, self._advance)), 1)
 
     def _advance(self, u: Float[Tensor, "B X"], begin: float, end: float) -> Float[Tensor, "B X"]:
         """March over an interval in equal stable steps.

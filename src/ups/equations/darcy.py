@@ -14,7 +14,7 @@ from torch import Tensor
 from ups.equations import chebyshev
 from ups.equations.base import solved_batch
 from ups.equations.draws import uniforms
-from ups.equations.marching import in_rows
+from ups.equations.marching import block_means, in_rows
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
 
@@ -117,9 +117,7 @@ class Darcy:
 
         Steady ones, also of a transient target: a batch does not have its start.
         """
-        a = batch.static["a"].double()
-        r = a.shape[-1] // points
-        a = a.reshape(-1, points, r, points, r).mean((2, 4))
+        a = block_means(self.name, batch.static["a"].double(), points, (1, 2))
         return _conjugate_gradients(a, torch.full_like(a, self.beta), self._wall)[:, None, ..., None]
 
     @property

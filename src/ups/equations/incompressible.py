@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ups.equations import vorticity
 from ups.equations.base import check_transient, frame_times, solved_batch
-from ups.equations.marching import in_rows, march
+from ups.equations.marching import block_means, in_rows, march
 from ups.equations.periodic import cell_averages, random_fields, waves
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 
@@ -165,7 +165,7 @@ class Incompressible:
         """The same trajectories from their first frame and force averaged to fewer points."""
         first = batch.values[:, 0].movedim(-1, 1)
         fields = torch.cat((first, batch.static["force_x"][:, None], batch.static["force_y"][:, None]), 1).double()
-        fields = fields.unflatten(3, (points, -1)).unflatten(2, (points, -1)).mean((3, 5))
+        fields = block_means(self.name, fields, points, (2, 3))
         start = torch.stack((_curl(fields[:, :2]), fields[:, 2]), 1)
         return self.roll(start, fields[:, 3:], batch.times[0] - batch.times[0, 0])
 
@@ -182,9 +182,7 @@ class Incompressible:
         def frames(start: Tensor, force: Tensor) -> Tensor:
             stored = []
             for state in self._states(start, force, times):
-                particles = (
-                    state[:, 1:].unflatten(-1, (self.points, -1)).unflatten(-3, (self.points, -1)).mean((-3, -1))
-                )
+                particles = block_means(self.name, state[:, 1:], self.points, (2, 3))
                 stored.append(torch.cat((cell_averages(_velocity(state), self.points), particles), 1).to(torch.float32))
             return torch.stack(stored, 1).movedim(2, -1)
 

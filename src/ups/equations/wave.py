@@ -15,7 +15,7 @@ from torch import Tensor
 from ups.equations import chebyshev
 from ups.equations.base import check_transient, frame_times, solved_batch
 from ups.equations.draws import uniforms
-from ups.equations.marching import in_rows, march
+from ups.equations.marching import block_means, in_rows, march
 from ups.equations.periodic import waves
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
@@ -193,7 +193,7 @@ class Wave:
         if float(batch.times[0, 0]) != 0:
             raise UserError("wave: a trajectory is at rest at t = 0 only; give batches that begin there")
         u, c = (
-            field.double().unflatten(2, (points, -1)).unflatten(1, (points, -1)).mean((2, 4))
+            block_means(self.name, field.double(), points, (1, 2))
             for field in (batch.values[:, 0, ..., 0], batch.static["c"])
         )
         return self.roll(u, c, batch.times[0])[..., :1]
