@@ -24,6 +24,7 @@ _POINTS_IN_A_FRONT = 2.0
 _GROWTH = 0.05
 _LAYER = 1e-6
 _REACTION = 0.05
+_MOST_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class ReactionDiffusion(Line):
     Strang splitting of two exact parts: the logistic curve at each point and the heat kernel in Fourier space. Steps
     grow with the time passed, since a start as rough as these decays on all scales from 10⁻⁶/ν on; where u is uniform
     the splitting is exact. The stored values are those at the cell centres, of a solution on at least 1024 points.
-    Fronts thinner than that grid resolves (2 points in √(ν/ρ)) are refused.
+    Fronts thinner than that grid resolves (2 points in √(ν/ρ)) are refused, and so is a ρ of more than 50,000 growth
+    times, each of which takes 20 steps.
     """
 
     points: int = 128
@@ -54,6 +56,11 @@ class ReactionDiffusion(Line):
             raise UserError(f"reaction_diffusion: nu is {self.nu}; give a positive diffusivity")
         if not (math.isfinite(self.rho) and self.rho >= 0):
             raise UserError(f"reaction_diffusion: rho is {self.rho}; give a growth rate of 0 or more")
+        if self.rho * self.duration > _MOST_STEPS * _REACTION:
+            raise UserError(
+                f"reaction_diffusion: rho is {self.rho} and duration {self.duration}, which would take more than "
+                f"{_MOST_STEPS:,} steps; give a product of at most {_MOST_STEPS * _REACTION:g}, u is 1 long before"
+            )
         n = self.points * self.refinement
         thinnest = self.rho * (_POINTS_IN_A_FRONT / n) ** 2
         if self.nu < thinnest:

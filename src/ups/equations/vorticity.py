@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
@@ -66,7 +67,8 @@ class Vorticity:
 
     @property
     def published_name(self) -> str:
-        return f"ns_V{self.nu:.0e}_T{self.duration:g}.hdf5".replace("e-0", "e-")
+        nu = np.format_float_scientific(self.nu, trim="-", exp_digits=1)  # the shortest that reads back: 1e-3, 1.5e-3
+        return f"ns_V{nu}_T{self.duration:g}.hdf5"
 
     @property
     def grid(self) -> Grid:
@@ -123,7 +125,7 @@ class Vorticity:
             return step(state, force, self.nu, dt, steps)
 
         def go_on(state: Tensor, now: float, later: float) -> Tensor:
-            return advance(state, now, later, speeds, march_on, COURANT)
+            return advance(state, now, later, speeds, march_on, COURANT, _LONGEST)
 
         yield from march(self.name, w, times, go_on)
 
@@ -228,15 +230,16 @@ def advance(
     speed: Callable[[Tensor], Float[Tensor, " B"]],
     march_on: Callable[[Tensor, float, int], Tensor],
     courant: float,
+    longest: float,
 ) -> Tensor:
     """March over an interval in stable steps: `march_on(state, dt, steps)` with dt · n · speed ≤ `courant`.
 
     The step follows from each flow's own speed, rounded up to a power of 2. The whole batch marches with every step
-    that one of it needs, so that no flow depends on what else is in it. Speeds are looked at again once a time unit,
-    during which a force changes them little.
+    that one of it needs, so that no flow depends on what else is in it. Speeds are looked at again after `longest`,
+    during which the force must change them little.
     """
     n = state.shape[-1]
-    pieces = math.ceil(round((later - now) / _LONGEST, 9))
+    pieces = math.ceil(round((later - now) / longest, 9))
     piece = (later - now) / pieces
     for _ in range(pieces):
         level = (speed(state) / _SLOWEST).clamp_min(1.0).log2().ceil()
