@@ -4,8 +4,8 @@
     python benchmarks/generation.py --device cuda --count 10000       also times 1,000 diffusion-reaction trajectories
 
 Burgers at 1024 points, ν = 0.001, 201 frames. Times are warm ones (processes started, first calls made) of solving into
-memory, in the chunks of `ups data make`; nothing is written. NumPy solves a few of the same trajectories in the same run; its time for
-all of them is its time a step times the steps that all of them take.
+memory, on a GPU in the chunks of `ups data make`; nothing is written. NumPy solves a few of the same trajectories in the
+same run; its time for all of them is its time a step times the steps that all of them take.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def _chunk(equation: Equation, count: int) -> int:
 
 
 def _on_gpu(equation: Equation, count: int, chunk: int) -> tuple[float, int, Tensor]:
-    """Seconds, warm, from nothing to float32 fields in host memory; the steps taken (Burgers only); the first trajectories."""
+    """Seconds of a warm GPU from nothing to float32 fields in host memory; the steps taken (Burgers only); the first
+    trajectories.
+    """
     equation.solve(SEED, range(8), equation.times[:3], "cuda")
     torch.cuda.synchronize()
     seconds, steps, first = 0.0, 0, torch.empty(0)

@@ -367,9 +367,6 @@ def test_names_are_the_published_ones():
     assert shock.published_name == "1D_CFD_Shock_Eta0.1_Zeta0.1_trans_Train.hdf5"
     assert Compressible2D().published_name == "2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5"
     turbulent = Compressible2D(points=512, eta=1e-8, zeta=1e-8, mach=1.0, initial="turbulent")
-    assert Compressible2D(boundary_kind="open").published_name == (
-        "2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_trans_128_Train.hdf5"
-    )
     assert turbulent.published_name == "2D_CFD_Turb_M1.0_Eta1e-08_Zeta1e-08_periodic_512_Train.hdf5"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ups.data.published import published_files
+from ups.equations import Compressible2D
 from ups.equations.named import EQUATIONS
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
@@ -20,3 +21,8 @@ def test_the_table_names_the_files_the_defaults_write_and_marks_those_that_are_o
         assert f"`{file}`" in named[name]
         if equation.layout in PDEBENCH:
             assert named[name].endswith("*") == (file not in published_files())
+
+
+def test_open_sides_are_called_as_readers_know_them():
+    name = Compressible2D(boundary_kind="open").published_name
+    assert name == "2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_trans_128_Train.hdf5"

@@ -64,8 +64,8 @@ def fetch(file: Published, folder: str | Path, progress: Progress | None = None)
                 if part.exists() and part.stat().st_size == 0:
                     _forget(part)
             sync(part)
-            _version_file(part).unlink(missing_ok=True)
             part.rename(final)
+            _version_file(part).unlink(missing_ok=True)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -186,6 +186,7 @@ def _alone(bytes_: IO[bytes], part: Path, final: Path) -> None:
         raise busy from None
     if not part.exists() or not os.path.samestat(os.fstat(bytes_.fileno()), part.stat()):
         raise busy
+    bytes_.seek(0, os.SEEK_END)  # the holder before may have added to it since it was opened
 
 
 def _version_file(part: Path) -> Path:

@@ -85,7 +85,7 @@ def generate(
                 f"{path}: the disk is full; free some space and start again, finished parts are kept"
             ) from error
         if path.exists():
-            raise UserError(f"{path} came into being while the data were made; remove it and start again, they are kept")
+            raise UserError(f"{path} came into being while the data were made; remove it and start again")
         whole.rename(path)
         sync(path.parent)
         shutil.rmtree(chunks.folder)
