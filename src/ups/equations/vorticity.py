@@ -23,7 +23,7 @@ from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 _LARGEST_WAVE = 20
 COURANT = 0.8
 _SLOWEST = 0.125
-_LONGEST = 1.0
+_LONGEST = 1.0  # between looks at the speeds
 _MOST_POINTS = 1024
 
 
