@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ups.equations import Compressible1D, Equation, ShallowWater
 from ups.equations.marching import block_means, march
+from ups.equations.named import EQUATIONS, named_equation
 from ups.errors import UserError
 
 
@@ -50,8 +51,6 @@ def test_blocks_are_averaged_and_must_divide_the_grid():
 
 @pytest.mark.parametrize("points", [5, 24])
 def test_every_equation_refuses_a_grid_that_does_not_divide_its_own(points: int) -> None:
-    from ups.equations.named import EQUATIONS, named_equation
-
     for name in EQUATIONS:
         small = {"points": 32} if name == "darcy" else {"points": 32, "frames": 2}
         equation = named_equation(name, small)
