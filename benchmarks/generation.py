@@ -4,8 +4,8 @@
     python benchmarks/generation.py --device cuda --count 10000       also times 1,000 diffusion-reaction trajectories
 
 Burgers at 1024 points, ν = 0.001, 201 frames. Times are warm ones (processes started, first calls made) of solving into
-memory, on a GPU in the chunks of `ups data make`; nothing is written. NumPy solves a few of the same trajectories in the
-same run; its time for all of them is its time a step times the steps that all of them take.
+memory, on a GPU in the chunks of `ups data make`; nothing is written. NumPy solves a few of the same trajectories in
+the same run; its time for all of them is its time a step times the steps that all of them take.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def test_trajectories_do_not_depend_on_their_batch():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"points": 2}, {"frames": 1}, {"duration": 0.0}, {"beta": float("nan")}, {"beta": -1e6}, {"duration": 3e6}]
+    "wrong",
+    [{"points": 2}, {"frames": 1}, {"duration": 0.0}, {"beta": float("nan")}, {"beta": -1e6}],
 )
 def test_senseless_equations_are_refused(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):

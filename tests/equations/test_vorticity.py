@@ -108,13 +108,13 @@ def test_particles_move_with_the_flow_and_keep_their_number_and_bounds():
 
 
 def test_particles_keep_their_bounds_under_a_strong_force_and_few_frames():
-    """Twice the drawn force speeds a flow at rest up to several cells a step, were speeds looked at once a frame."""
+    """Five times the drawn force moves a flow at rest several cells a step, were its speed looked at once a frame."""
     equation = Incompressible(points=64)
-    force = 2 * equation.force(0, range(4), 64)
-    start = equation.start(0, range(4), 64)
+    start = equation.start(0, [0], 64)
     start[:, 0] = 0.0
-    end = equation.roll(start, force, times(1.0, 2.0))
-    assert end[..., 2].min() >= 0.0 and end[..., 2].max() <= 1.0
+    end = equation.roll(start, 5 * equation.force(0, [0], 64), times(1.0, 2.0))
+    particles = start[:, 1]
+    assert end[..., 2].min() >= particles.min() - 1e-12 and end[..., 2].max() <= particles.max() + 1e-12
     assert end[..., :2].abs().max() > 1.0  # it does move
 
 

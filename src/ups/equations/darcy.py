@@ -48,8 +48,9 @@ class Darcy:
     `target="transient"` makes data of the published files' kind instead: a frame of ∂u/∂t − ∇·(a ∇u) = β whose random
     start u₀ is not stored, with zero half a cell outside, in the centres of ghost cells (there the domain shrinks as
     the grid is refined, and the difference is of first order). The numbers are ours, not checked against the files:
-    the time 1.75, and u₀, a level U(0.1, 10) and sines of U(0.01, 0.2), in one half of the samples a box of them. What is left of it at t = 1.75 is 30 % of u at β = 0.01, 10 % at 0.1,
-    2 % at 1 and 0.2 % at 10: no model can know it, so compare on steady targets or large β.
+    the time 1.75, and u₀, a level U(0.1, 10) and sines of U(0.01, 0.2), in one half of the samples a box of them. What
+    is left of it at t = 1.75 is 30 % of u at β = 0.01, 10 % at 0.1, 2 % at 1 and 0.2 % at 10: no model can know it, so
+    compare on steady targets or large β.
     """
 
     points: int = 64

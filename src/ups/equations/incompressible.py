@@ -134,7 +134,9 @@ class Incompressible:
             return torch.stack((w, m), 1)
 
         def go_on(state: Tensor, now: float, later: float) -> Tensor:
-            return vorticity.advance(state, now, later, lambda s: vorticity.speeds(s[:, 0]), march_on, _COURANT, _LONGEST)
+            return vorticity.advance(
+                state, now, later, lambda s: vorticity.speeds(s[:, 0]), march_on, _COURANT, _LONGEST
+            )
 
         yield from march(self.name, state, times, go_on)
 

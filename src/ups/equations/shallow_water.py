@@ -96,9 +96,7 @@ class ShallowWater:
         """h, hu and hv at `times`, started from u0 at t = 0, on u0's own grid over the whole domain."""
         return torch.stack(list(self._states(u0, times)), 1)
 
-    def _states(
-        self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]
-    ) -> Iterator[Float[Tensor, "B 3 X Y"]]:
+    def _states(self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]) -> Iterator[Float[Tensor, "B 3 X Y"]]:
         water = Water(self.name, (_LENGTH / u0.shape[2], _LENGTH / u0.shape[3]))
         if not water.admissible(u0).all():
             raise UserError(f"{self.name}: a start has a depth that is not positive; the bed must be wet everywhere")

@@ -39,7 +39,7 @@ class Wave:
     1 and width 0.039 to 0.156 with centres in (1/6, 5/6)², the numbers of the smooth medium (c₀ 1500 to 2500, v 1000 to
     2500, σ 1/12 to 1/6, centres off by up to 0.3125; here divided by 5000, so that a wave crosses about the square in
     the published time), and 15 frames 0.05 apart. Not as published: the square is periodic, where the published one
-    absorbs at its sides, and start and medium are the sums of all their periodic images; the layers' frontiers are ours.
+    absorbs at its sides, and start and medium are sums of all their periodic images; the layers' frontiers are ours.
 
     Solved without error in time: −c²∇² has the positive spectrum of a symmetric operator (in the inner product with
     weight 1/c²), and u(t) = cos(t√(−c²∇²)) u₀ is a Chebyshev series of it, with as many terms as leapfrog would need
