@@ -15,7 +15,7 @@ from ups.data.normalise import Normaliser
 from ups.data.statistics import statistics
 from ups.distributed.runtime import Runtime
 from ups.equations import Advection, Darcy
-from ups.fields import Batch
+from ups.fields import Batch, Header
 from ups.models.saved import Learned, ModelSpec
 from ups.store.fields import FieldStore
 from ups.track.open import open_tracker
@@ -58,6 +58,9 @@ class Solved:
         self.batch = equation.solve(0, range(count))
         self.task, self.channels = equation.name, equation.channels
         self.grid, self.times, self.boundary = equation.grid, equation.times, equation.boundary
+        self.header = Header(
+            self.task, self.channels, self.grid, self.times, self.boundary, static=tuple(self.batch.static)
+        )
 
     def __len__(self) -> int:
         return len(self.batch)

@@ -9,6 +9,7 @@ import sys
 import time
 from importlib import import_module
 
+import h5py
 import pytest
 
 import ups
@@ -176,6 +177,10 @@ def test_data_that_are_made_can_be_inspected(tmp_path):
     found = json.loads(call("data", "inspect", path, "--json").stdout)
     assert found["shape"] == {"samples": 3, "time": 41, "x": 16, "channels": 1}
     assert found["parameters"] == {"beta": [0.5]} and found["problems"] == []
+    with h5py.File(path, "r+") as file:
+        file["tensor"][0] = float("nan")  # a reader refuses this sample; the report must not be lost with it
+    damaged = call("data", "inspect", path, "--plot", path)
+    assert "problem " in damaged.stdout and "█" in damaged.stdout and "ends in .png" in damaged.stderr
     wrong = call("data", "make", "advection", "--count", "3", "--set", "bta=0.5", "--out", str(tmp_path))
     assert wrong.returncode == 2 and "did you mean beta?" in wrong.stderr
     half = call("data", "make", "advection", "--set", "points=16.5", "--out", str(tmp_path))

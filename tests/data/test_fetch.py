@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import threading
@@ -166,6 +167,30 @@ def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
     assert names(tmp_path) == []
     server.body = BODY
     assert fetch(server.file(), tmp_path).read_bytes() == BODY
+
+
+def test_a_part_that_another_process_holds_is_left_alone(server, tmp_path):
+    part = tmp_path / ".data.hdf5.part"
+    with part.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="being fetched by another process"):
+            fetch(server.file(), tmp_path)
+        assert part.exists() and server.asked == []
+
+
+def test_a_part_is_held_until_it_has_its_name(server, tmp_path, monkeypatch):
+    """A second fetch during the checksum would take the part for one to go on with."""
+    refused = []
+
+    def checksum(path: Path, like: str) -> str:
+        with pytest.raises(UserError, match="being fetched by another process"):
+            fetch(server.file(), tmp_path)
+        refused.append(path.name)
+        return like
+
+    monkeypatch.setattr(fetch_module, "_checksum", checksum)
+    assert fetch(server.file(), tmp_path).read_bytes() == BODY
+    assert refused == [".data.hdf5.part"] and names(tmp_path) == ["data.hdf5"]
 
 
 def test_a_file_that_is_there_is_kept_if_it_is_right(server, tmp_path):

@@ -80,6 +80,27 @@ def test_two_processes_do_not_make_the_same_file(tmp_path):
         generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", progress=again)
 
 
+def test_nor_two_files_of_other_settings_under_one_name(tmp_path):
+    def another(done: int, total: int) -> None:
+        generate(ADVECTION, 5, 0, tmp_path / "a.hdf5")
+
+    with pytest.raises(UserError, match="being made by another process"):
+        generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", progress=another)
+
+
+def test_a_file_that_came_in_the_meantime_is_not_overwritten(tmp_path):
+    path = tmp_path / "a.hdf5"
+
+    def put(done: int, total: int) -> None:
+        path.write_text("mine")
+
+    with pytest.raises(UserError, match="came into being"):
+        generate(ADVECTION, 4, 0, path, progress=put)
+    assert path.read_text() == "mine"
+    path.unlink()
+    assert generate(ADVECTION, 4, 0, path) == path and len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_layout_that_is_not_known_and_a_gpu_that_is_not_there_are_said_before_any_work(tmp_path):
     with pytest.raises(UserError, match="no layout 'netcdf'"):
         generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", layout="netcdf")

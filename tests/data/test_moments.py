@@ -48,6 +48,14 @@ def test_a_large_mean_does_not_swallow_a_small_spread():
     assert found["mean_delta"] == pytest.approx(float(noise.diff(dim=1).mean()), abs=1e-8)
 
 
+def test_a_piece_is_cut_by_the_bytes_of_its_numbers(monkeypatch):
+    monkeypatch.setattr(moments_module, "BLOCK_BYTES", 4 * 4 * 32 * 4)  # four trajectories of four frames in float32
+    for values, most in ((sample(9, 4, 32, 1), 4), (sample(9, 4, 32, 1).double(), 2)):
+        dataset = InMemory(values, ("u",), {})
+        moments(dataset)
+        assert dataset.most == most
+
+
 @pytest.mark.parametrize("block", [1, 900, 5_000, 1 << 26])
 def test_neither_pieces_nor_order_change_a_digit(monkeypatch, block):
     values, static = sample(23, 6, 37, 2), sample(23, 37)

@@ -66,6 +66,40 @@ def test_a_file_that_is_no_picture_is_refused(tmp_path):
         draw(dataset((8,)), tmp_path / "a.hdf5")
 
 
+def test_a_picture_is_whole_and_never_overwrites(tmp_path):
+    (tmp_path / "a.png").write_text("mine")
+    with pytest.raises(UserError, match=r"a\.png exists"):
+        draw(dataset((8,)), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_text() == "mine"
+    for name in ("b.pdf", "c.SVG"):
+        draw(dataset((8,)), tmp_path / name, trajectories=1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.png", "b.pdf", "c.SVG"]
+
+
+class Damaged(InMemory):
+    """Refuses the first trajectories, as readers do."""
+
+    bad = 1
+
+    def read(self, indices, frames: slice) -> Batch:
+        if min(indices) < self.bad:
+            raise UserError(f"sample {min(indices)} is damaged")
+        return super().read(indices, frames)
+
+
+def test_what_cannot_be_read_is_left_out_of_drawings(tmp_path):
+    header = header_of((72,), 2)
+    data = Damaged(header, batch_of(header, 2))
+    data.batch.values[1] = torch.linspace(0, 1, 72)[:, None]
+    assert sketch(data).splitlines()[1].endswith("█")
+    # matplotlib keeps a text's words as a comment beside its outlines
+    assert "trajectory 1" in draw(data, tmp_path / "a.svg").read_text()
+    data.bad = 2
+    assert sketch(data) == "no trajectory can be read, so none is drawn"
+    with pytest.raises(UserError, match="no trajectory can be read"):
+        draw(data, tmp_path / "b.png")
+
+
 def test_bars_rise_where_the_field_does():
     data = dataset((72,), frames=2)
     data.batch.values[0] = torch.linspace(0, 1, 72)[:, None]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data import statistics as statistics_module
+from ups.data import pieces
 from ups.data.statistics import Statistics, statistics
 from ups.equations import Darcy
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
+from ups.fields import Batch, Boundary, Channel, Grid, Header, TaskSpec
 
 
 @dataclass
@@ -29,12 +29,23 @@ class InMemory:
         self.grid = Grid.cell_centred(tuple(self.values.shape[2:-1]))
         self.boundary = Boundary.all("periodic", self.grid.dimension)
         self.times = torch.arange(self.values.shape[1], dtype=torch.float64) * 0.5
+        self.most = 0  # trajectories that were read at once
+        self.header = Header(
+            self.task,
+            self.channels,
+            self.grid,
+            self.times,
+            self.boundary,
+            static=tuple(self.static),
+            dtype=self.values.dtype,
+        )
 
     def __len__(self) -> int:
         return len(self.values)
 
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
         rows = list(indices)
+        self.most = max(self.most, len(rows))
         values = self.values[rows][:, frames]
         times = self.times[frames].expand(len(rows), -1)
         static = {name: field[rows] for name, field in self.static.items()}
@@ -77,9 +88,10 @@ def test_neither_chunks_nor_order_change_a_digit(monkeypatch):
     task = spec((Channel("u"),))
     expected = statistics(InMemory(values, ("u",), {}), task)
     assert statistics(InMemory(values.flip(0), ("u",), {}), task) == expected
-    for chunk in (1, 7, 100):
-        monkeypatch.setattr(statistics_module, "_CHUNK", chunk)
-        assert statistics(InMemory(values, ("u",), {}), task) == expected
+    for trajectories in (1, 7, 100):
+        monkeypatch.setattr(pieces, "READ_BYTES", trajectories * 5 * 16 * 4)
+        dataset = InMemory(values, ("u",), {})
+        assert statistics(dataset, task) == expected and dataset.most == min(trajectories, 23)
 
 
 def test_components_of_a_vector_share_one_scale():

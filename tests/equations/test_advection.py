@@ -48,7 +48,10 @@ def test_trajectories_do_not_depend_on_their_batch():
     assert torch.equal(whole[3:5], equation.solve(0, [3, 4]).values)
 
 
-@pytest.mark.parametrize("wrong", [{"points": 2}, {"frames": 1}, {"duration": 0.0}, {"beta": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"points": 2}, {"frames": 1}, {"duration": 0.0}, {"beta": float("nan")}, {"beta": -1e6}],
+)
 def test_senseless_equations_are_refused(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
         Advection(**wrong)

@@ -177,7 +177,9 @@ def test_trajectories_do_not_depend_on_their_batch(nu):
     assert torch.equal(whole, torch.cat(pieces))
 
 
-@pytest.mark.parametrize("wrong", [{"nu": 0.0}, {"nu": float("inf")}, {"points": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"nu": 0.0}, {"nu": 9e-6}, {"nu": float("inf")}, {"nu": float("nan")}, {"points": 1}]
+)
 def test_senseless_equations_are_refused(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
         Burgers(**wrong)

@@ -141,6 +141,7 @@ def test_a_batch_says_what_it_is():
         ({"nu": 0.0}, "nu is 0.0"),
         ({"rho": -1.0}, "rho is -1.0"),
         ({"rho": float("nan")}, "rho is nan"),
+        ({"nu": 1e3, "rho": 5.1e4}, "more than 1,000,000 steps; give a product of at most 50000"),
         ({"nu": 1e-5, "rho": 10.0}, "too thin for 1024 points; give nu of at least 3.8e-05 or more points"),
         ({"points": 3}, "points is 3"),
     ],

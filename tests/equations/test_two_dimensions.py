@@ -10,6 +10,7 @@ import torch
 from ups.equations import DiffusionReaction, Equation, GrayScott, Incompressible, Vorticity, Wave
 from ups.equations.base import balance
 from ups.equations.named import EQUATIONS, named_equation
+from ups.errors import UserError
 
 SMALL: list[Equation] = [
     DiffusionReaction(points=32, frames=3, duration=0.1),
@@ -83,3 +84,9 @@ def test_they_are_known_by_name() -> None:
     for equation in SMALL:
         assert EQUATIONS[equation.name] is type(equation)
     assert named_equation("wave", {"medium": "layer"}) == Wave(medium="layer")
+
+
+@pytest.mark.parametrize("points", [float("nan"), float("inf"), 16.5, True, "16"])
+def test_a_number_of_points_that_is_not_whole_is_refused(points: float | str) -> None:
+    with pytest.raises(UserError, match=r"darcy: points is .*; give a whole number"):
+        named_equation("darcy", {"points": points})

@@ -66,7 +66,7 @@ def test_the_chosen_grid_resolves_the_flow():
     assert (coarse - fine).norm() < 1e-3 * fine.norm()
 
 
-def test_the_start_has_the_published_variance():
+def test_the_start_has_the_stated_variance():
     """Σ over all waves of 2·7³(4π²k² + 49)^(−5/2) = 0.0675 up to wave 20, sampled over 200 fields."""
     k = torch.arange(-20, 21, dtype=torch.float64)
     density = 2 * 343 * (4 * math.pi**2 * (k[:, None] ** 2 + k**2) + 49) ** -2.5
@@ -74,6 +74,13 @@ def test_the_start_has_the_published_variance():
     w = Vorticity().start(0, range(200), 48)
     assert float(w.square().mean()) == pytest.approx(expected, rel=0.1)
     assert float(w.mean((1, 2)).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("nu", [1e-3, 1e-4, 1.5e-3, 0.00123456789])
+def test_a_name_says_the_viscosity(nu: float):
+    name = Vorticity(nu=nu).published_name
+    assert float(name.removeprefix("ns_V").removesuffix("_T50.hdf5")) == nu
+    assert Vorticity().published_name == "ns_V1e-3_T50.hdf5"
 
 
 def test_a_viscosity_that_no_grid_resolves_is_refused():
@@ -98,6 +105,17 @@ def test_particles_move_with_the_flow_and_keep_their_number_and_bounds():
         assert float(m.mean()) == pytest.approx(2.0, abs=1e-12)
         assert m.min() >= start.min() - 1e-12 and m.max() <= start.max() + 1e-12
     assert min(math.log2(a / b) for a, b in pairwise(errors)) > 1.8, errors
+
+
+def test_particles_keep_their_bounds_under_a_strong_force_and_few_frames():
+    """Five times the drawn force moves a flow at rest several cells a step, were its speed looked at once a frame."""
+    equation = Incompressible(points=64)
+    start = equation.start(0, [0], 64)
+    start[:, 0] = 0.0
+    end = equation.roll(start, 5 * equation.force(0, [0], 64), times(1.0, 2.0))
+    particles = start[:, 1]
+    assert end[..., 2].min() >= particles.min() - 1e-12 and end[..., 2].max() <= particles.max() + 1e-12
+    assert end[..., :2].abs().max() > 1.0  # it does move
 
 
 def test_what_flows_into_a_cell_flows_out():

@@ -79,7 +79,7 @@ def test_frames_obey_the_acceleration_they_are_scored_by():
         equation.rate(batch.values[:, 0], batch.static)
 
 
-def test_media_have_the_published_ranges():
+def test_media_have_the_stated_ranges():
     gauss, layer = (Wave(points=32, medium=m).speed(0, range(200)) for m in ("gauss", "layer"))
     assert gauss.min() >= 0.3 and gauss.max() <= 2.5 and 0.45 < float(gauss.mean()) < 0.65
     assert layer.min() >= 0.4 and layer.max() <= 1.0

@@ -18,7 +18,7 @@ from ups.data.sampler import Sampler
 from ups.data.statistics import statistics
 from ups.equations import Advection
 from ups.errors import UserError
-from ups.fields import Batch
+from ups.fields import Batch, Header
 from ups.store import fields, layout
 from ups.store.fields import FieldStore
 from ups.store.layout import StoreDamaged
@@ -39,6 +39,7 @@ class Solved:
         self.batch = WAVES.solve(seed, range(count))
         self.task, self.channels = WAVES.name, WAVES.channels
         self.grid, self.times, self.boundary = WAVES.grid, WAVES.times, WAVES.boundary
+        self.header = Header(self.task, self.channels, self.grid, self.times, self.boundary)
         self.asked: list[tuple[int, int]] = []
 
     def __len__(self) -> int:

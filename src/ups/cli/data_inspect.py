@@ -33,8 +33,10 @@ def inspect(
 
     dataset = open_dataset(file, task, **reading_options(convention))
     found = {"layout": layout_name(file)} | inspect_dataset(dataset)
+    print(json.dumps(found, indent=2) if as_json else describe(found), flush=True)
+    if not as_json:
+        print(f"\n{sketch(dataset)}", flush=True)
     if plot is not None:
         from ups.data.picture import draw
 
         draw(dataset, plot)
-    print(json.dumps(found, indent=2) if as_json else f"{describe(found)}\n\n{sketch(dataset)}")

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import http.client
+import os
 import shutil
 import ssl
 import time
@@ -47,35 +48,47 @@ def fetch(file: Published, folder: str | Path, progress: Progress | None = None)
     """
     final = Path(folder) / file.path
     if final.exists():
-        if file.checksum is not None and (found := _checksum(final, file.checksum)) != file.checksum:
-            raise UserError(f"{final} exists and is not the published file ({found}, not {file.checksum}); remove it")
-        return final
+        return _kept(file, final)
     final.parent.mkdir(parents=True, exist_ok=True)
     part = final.with_name(f".{final.name}.part")
     try:
         with part.open("ab") as bytes_:
-            _alone(bytes_, final)
-            _receive(file, part, bytes_, progress or (lambda done, total: None))
+            _alone(bytes_, part, final)
+            try:
+                if final.exists():  # another process has brought it in the meantime
+                    return _kept(file, final)
+                _receive(file, part, bytes_, progress or (lambda done, total: None))
+                bytes_.flush()
+                _check_content(file, part)
+            finally:
+                if part.exists() and part.stat().st_size == 0:
+                    _forget(part)
+            sync(part)
+            part.rename(final)
+            _version_file(part).unlink(missing_ok=True)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
             f"{final}: the disk is full; free some space and start again, what has arrived is kept"
         ) from error
-    finally:
-        if part.exists() and part.stat().st_size == 0:
-            _forget(part)
+    sync(final.parent)
+    return final
+
+
+def _kept(file: Published, final: Path) -> Path:
+    if file.checksum is not None and (found := _checksum(final, file.checksum)) != file.checksum:
+        raise UserError(f"{final} exists and is not the published file ({found}, not {file.checksum}); remove it")
+    return final
+
+
+def _check_content(file: Published, part: Path) -> None:
     if file.checksum is not None and (found := _checksum(part, file.checksum)) != file.checksum:
         _forget(part)
         raise UserError(
             f"{file.url}: what arrived is not the published file ({found}, not {file.checksum}); it was removed, "
             "fetch it again"
         )
-    sync(part)
-    part.rename(final)
-    _version_file(part).unlink(missing_ok=True)
-    sync(final.parent)
-    return final
 
 
 def _receive(file: Published, part: Path, bytes_: IO[bytes], progress: Progress) -> None:
@@ -164,11 +177,16 @@ def _check_size(file: Published, total: int, have: int, part: Path) -> None:
         )
 
 
-def _alone(bytes_: IO[bytes], final: Path) -> None:
+def _alone(bytes_: IO[bytes], part: Path, final: Path) -> None:
+    """Hold the part until it is closed. One that was renamed or removed before it was held is another process's."""
+    busy = UserError(f"{final} is being fetched by another process; wait for it")
     try:
         fcntl.flock(bytes_, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(f"{final} is being fetched by another process; wait for it") from None
+        raise busy from None
+    if not part.exists() or not os.path.samestat(os.fstat(bytes_.fileno()), part.stat()):
+        raise busy
+    bytes_.seek(0, os.SEEK_END)  # the holder before may have added to it since it was opened
 
 
 def _version_file(part: Path) -> Path:

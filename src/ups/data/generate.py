@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -59,20 +60,19 @@ def generate(
         gpus(device)
     kind = named_layout(layout or equation.layout)
     key = data_key(equation, count, seed, kind.name, device)
-    if path.exists():
-        if _key_of(path) != key:
-            raise UserError(
-                f"{path} exists and was not made with this equation, count, seed, layout and device; "
-                "remove it or choose another path"
-            )
-        if progress is not None:
-            progress(count, count)
+    progress = progress or (lambda done, total: None)
+    if _is_made(path, key):
+        progress(count, count)
         return path
     chunks = Chunks(equation, seed, count, device, path.with_name(f".{path.name}.chunks-{key[:16]}"))
     _check_space(path, chunks)
-    with _alone(chunks.folder, path):
+    with _alone(path):
+        if _is_made(path, key):  # by another process in the meantime
+            progress(count, count)
+            return path
+        chunks.folder.mkdir(exist_ok=True)
         try:
-            whole = _make(chunks, kind, key, workers, path.name, progress or (lambda done, total: None))
+            whole = _make(chunks, kind, key, workers, path.name, progress)
         except BrokenProcessPool as error:
             raise UserError(
                 f"{path}: a worker process was killed, perhaps for want of memory; start again with fewer workers, "
@@ -84,6 +84,8 @@ def generate(
             raise UserError(
                 f"{path}: the disk is full; free some space and start again, finished parts are kept"
             ) from error
+        if path.exists():
+            raise UserError(f"{path} came into being while the data were made; remove it and start again")
         whole.rename(path)
         sync(path.parent)
         shutil.rmtree(chunks.folder)
@@ -179,12 +181,20 @@ def _header(chunks: Chunks, kind: type[Layout], first: Batch, key: str) -> Heade
     )
 
 
-def _key_of(path: Path) -> str | None:
+def _is_made(path: Path, key: str) -> bool:
+    """Whether the data are there; anything else under that name is refused."""
+    if not path.exists():
+        return False
     try:
-        key = open_dataset(path).header.notes.get("key")
+        found = open_dataset(path).header.notes.get("key")
     except UserError:  # damaged, or none of ours
-        return None
-    return key if isinstance(key, str) else None
+        found = None
+    if found != key:
+        raise UserError(
+            f"{path} exists and was not made with this equation, count, seed, layout and device; "
+            "remove it or choose another path"
+        )
+    return True
 
 
 def _check_space(path: Path, chunks: Chunks) -> None:
@@ -203,12 +213,19 @@ def _check_space(path: Path, chunks: Chunks) -> None:
 
 
 @contextmanager
-def _alone(folder: Path, path: Path) -> Iterator[None]:
-    """Two processes that make the same data would take each other's chunks away."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+def _alone(path: Path) -> Iterator[None]:
+    """Two processes that make one file would take each other's chunks away, or one the other's file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = path.with_name(f".{path.name}.lock")
+    busy = UserError(f"{path} is being made by another process; wait for it or choose another path")
+    with name.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{path} is being made by another process; wait for it or choose another path") from None
-        yield
+            raise busy from None
+        if not name.exists() or not os.path.samestat(os.fstat(lock.fileno()), name.stat()):
+            raise busy  # its holder removed it just now, and another may hold the next one
+        try:
+            yield
+        finally:
+            name.unlink()

@@ -36,7 +36,11 @@ Progress = Callable[[int, int], None]
 
 
 def moments(dataset: Dataset, workers: int = 1, progress: Progress | None = None) -> Moments:
-    """One pass over a dataset, in memory that does not grow with it. `progress(done, total)` counts pieces."""
+    """One pass over a dataset. `progress(done, total)` counts pieces.
+
+    A piece is read at a time (a worker), of which three numbers are kept for every field, trajectory and frame, and
+    three for its change: 48 bytes, which sums that no order may change have to remember.
+    """
     if len(dataset) == 0:
         raise UserError(f"{dataset.task}: there are no trajectories to take statistics of")
     sums: dict[str, list[np.ndarray]] = {}
@@ -56,7 +60,7 @@ def moments(dataset: Dataset, workers: int = 1, progress: Progress | None = None
 def _pieces(dataset: Dataset) -> Iterator[tuple[range, slice]]:
     """Whole trajectories, several at once if they are small, or runs of frames of one if it is large."""
     frames = len(dataset.times)
-    frame_bytes = 4 * math.prod(dataset.grid.shape) * max(1, len(dataset.channels))
+    frame_bytes = dataset.header.dtype.itemsize * math.prod(dataset.grid.shape) * max(1, len(dataset.channels))
     if frame_bytes * frames <= BLOCK_BYTES:
         step = BLOCK_BYTES // (frame_bytes * frames)
         for first in range(0, len(dataset), step):

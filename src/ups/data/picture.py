@@ -6,6 +6,8 @@ middle plane in z; static fields beside them.
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ups.data.sketch import limits
+from ups import durable
+from ups.data.sketch import limits, readable
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Dataset
 
@@ -23,19 +26,27 @@ _STYLE: dict[Any, Any] = {"font.size": 9, "axes.titlesize": 9}
 
 
 def draw(dataset: Dataset, path: str | Path, trajectories: int = 3) -> Path:
-    """A picture of the first trajectories, each with colour limits of its own. The suffix says the kind of file."""
+    """A picture of the first readable trajectories, each with colour limits of its own. The suffix says the kind of
+    file; one that exists is never overwritten.
+    """
     path = Path(path)
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UserError(f"{path}: a picture's name ends in .png, .pdf or .svg")
+    if path.exists():
+        raise UserError(f"{path} exists; remove it or choose another name for the picture")
+    rows = readable(dataset, trajectories)
+    if not rows:
+        raise UserError(f"{path}: no trajectory can be read, so there is no picture; mend the data")
     frames = np.unique(np.linspace(0, len(dataset.times) - 1, _FRAMES).round().astype(int))
-    rows = range(min(trajectories, len(dataset)))
     with matplotlib.rc_context(_STYLE):
         figure = _lines_and_maps(dataset, rows) if dataset.grid.dimension == 1 else _frames(dataset, rows, frames)
-        figure.savefig(path, dpi=110)
+        picture = io.BytesIO()
+        figure.savefig(picture, dpi=110, format=path.suffix[1:].lower())
+    durable.write(path, picture.getbuffer())
     return path
 
 
-def _lines_and_maps(dataset: Dataset, rows: range) -> Figure:
+def _lines_and_maps(dataset: Dataset, rows: Sequence[int]) -> Figure:
     """A row a trajectory, a column a field: over (x, t), or over x where there is no time."""
     batch = dataset.read(rows, slice(None))
     fields = {name: batch.values[..., number].numpy() for number, name in enumerate(dataset.channels)}
@@ -53,16 +64,16 @@ def _lines_and_maps(dataset: Dataset, rows: range) -> Figure:
                 image = panel.imshow(values[row], origin="lower", aspect="auto", extent=box)
                 figure.colorbar(image, ax=panel)
                 panel.set_ylabel("t")
-            panel.set_title(f"{name}, {_named(batch, row)}")
+            panel.set_title(f"{name}, {_named(batch, row, rows)}")
             panel.set_xlabel("x")
     return figure
 
 
-def _frames(dataset: Dataset, rows: range, frames: np.ndarray) -> Figure:
+def _frames(dataset: Dataset, rows: Sequence[int], frames: np.ndarray) -> Figure:
     """A row a trajectory and channel: its static fields, then frames. Frames are read one by one: they may be large."""
     batches = [dataset.read(rows, slice(frame, frame + 1)) for frame in frames.tolist()]
     static = {name: _plane(field.numpy()) for name, field in batches[0].static.items()}
-    lines = [(row, channel) for row in rows for channel in range(len(dataset.channels))]
+    lines = [(row, channel) for row in range(len(rows)) for channel in range(len(dataset.channels))]
     columns = len(static) + len(batches)
     figure = Figure(figsize=(2.3 * columns + 0.6, 2.2 * len(lines) + 0.4), layout="constrained")
     panels = figure.subplots(len(lines), columns, squeeze=False)
@@ -77,7 +88,7 @@ def _frames(dataset: Dataset, rows: range, frames: np.ndarray) -> Figure:
             panel, values = panels[line, len(static) + column], fields[channel]
             when = "" if dataset.header.steady else f", t = {float(batch.times[row, 0]):.3g}"
             _map(dataset, panel, values[column, row], limits(values[:, row]), dataset.channels[channel] + when)
-        panels[line, 0].set_ylabel(f"{_named(batches[0], row)}\n{AXES[1]}")
+        panels[line, 0].set_ylabel(f"{_named(batches[0], row, rows)}\n{AXES[1]}")
         image = panels[line, -1].images[0]
         figure.colorbar(image, ax=panels[line, -1])
     return figure
@@ -96,7 +107,7 @@ def _plane(values: np.ndarray) -> np.ndarray:
     return values if values.ndim == 3 else values[..., values.shape[-1] // 2]
 
 
-def _named(batch: Batch, row: int) -> str:
+def _named(batch: Batch, row: int, rows: Sequence[int]) -> str:
     """With its parameters where they are few enough to be read."""
     parameters = "".join(f", {name} = {float(v[row]):g}" for name, v in batch.parameters.items())
-    return f"trajectory {row}{parameters if len(parameters) < 24 else ''}"
+    return f"trajectory {rows[row]}{parameters if len(parameters) < 24 else ''}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ups.errors import UserError
 from ups.fields import Dataset
 
 _SHADES = " ░▒▓█"
@@ -12,10 +13,15 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sketch(dataset: Dataset, width: int = 72) -> str:
-    """The first trajectory in characters: bars over x at some times, or shades over (x, y) at the first and last."""
+    """The first readable trajectory in characters: bars over x at some times, or shades over (x, y) at the first and
+    last.
+    """
+    rows = readable(dataset, 1)
+    if not rows:
+        return "no trajectory can be read, so none is drawn"
     times = dataset.times
     frames = sorted({0, len(times) - 1} if dataset.grid.dimension > 1 else {int(f) for f in _spread(len(times), 6)})
-    batches = [dataset.read([0], slice(frame, frame + 1)) for frame in frames]
+    batches = [dataset.read(rows, slice(frame, frame + 1)) for frame in frames]
     parts = []
     for number, name in enumerate(dataset.channels[:4]):
         values = np.stack([batch.values[0, 0, ..., number].numpy() for batch in batches])
@@ -33,6 +39,20 @@ def sketch(dataset: Dataset, width: int = 72) -> str:
             maps = {name: field[0].numpy() for name, field in list(batches[0].static.items())[:1]} | maps
         parts.append(_side_by_side(maps, width // len(maps) - 2))
     return "\n\n".join(parts)
+
+
+def readable(dataset: Dataset, most: int) -> list[int]:
+    """The first trajectories that can be read: readers refuse those with NaN or damage."""
+    rows: list[int] = []
+    for row in range(len(dataset)):
+        if len(rows) == most:
+            break
+        try:
+            dataset.read([row], slice(None))
+        except UserError:
+            continue
+        rows.append(row)
+    return rows
 
 
 def _spread(count: int, most: int) -> list[int]:

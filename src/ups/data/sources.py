@@ -14,6 +14,7 @@ from ups.config.schema import DataConfig, TaskConfig
 from ups.data.generate import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
+from ups.data.pieces import pieces
 from ups.data.sampler import mix
 from ups.data.splits import Splits, check_disjoint, split
 from ups.data.tasks import register, task, task_from_mapping
@@ -129,21 +130,26 @@ def _opened(name: str, config: TaskConfig, root: Path) -> Source:
 
 def _read_through(dataset: Dataset) -> None:
     """Readers refuse NaN and damage when they read: find it now, not after training. Training data are read anyway."""
-    for start in range(0, len(dataset), 64):
-        dataset.read(range(start, min(start + 64, len(dataset))), slice(None))
+    for rows in pieces(dataset, len(dataset.times)):
+        dataset.read(rows, slice(None))
 
 
 def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset) -> None:
     """A parameter the model is not told of must not vary: it could not know which equation it solves."""
     if dataset.channels != spec.channel_names:
         raise UserError(f"{name}: the data have channels {dataset.channels}, task {spec.name!r} {spec.channel_names}")
-    parameters = dataset.read(range(len(dataset)), slice(0, 1)).parameters
+    known = dataset.header.parameters
     for parameter in spec.parameters:
-        if parameter not in parameters:
+        if parameter not in known:
             raise UserError(f"{name}: the data do not say the parameter {parameter!r} of task {spec.name!r}")
-    for parameter, values in parameters.items():
-        if parameter not in spec.parameters and float(values.min()) != float(values.max()):
-            raise UserError(
-                f"{name}: {parameter!r} varies in the data, but task {spec.name!r} does not have it as a parameter; "
-                "define the task with it"
-            )
+    unsure = [parameter for parameter, value in known.items() if value is None and parameter not in spec.parameters]
+    first: dict[str, float] = {}
+    for rows in pieces(dataset, 1) if unsure else ():
+        parameters = dataset.read(rows, slice(0, 1)).parameters
+        for parameter in unsure:
+            values = parameters[parameter]
+            if not bool((values == first.setdefault(parameter, float(values[0]))).all()):
+                raise UserError(
+                    f"{name}: {parameter!r} varies in the data, but task {spec.name!r} does not have it as a "
+                    "parameter; define the task with it"
+                )

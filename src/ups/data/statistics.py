@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ups.data.pieces import pieces
 from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
-
-_CHUNK = 16
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,8 @@ def statistics(dataset: Dataset, spec: TaskSpec) -> Statistics:
     strides = tuple(2**i for i in range(frames.bit_length()) if 2 * 2**i <= frames)
     channels = [_Sums(strides) for _ in spec.channels]
     static: dict[str, _Sums] = {}
-    for start in range(0, len(dataset), _CHUNK):
-        batch = dataset.read(range(start, min(start + _CHUNK, len(dataset))), slice(None))
+    for rows in pieces(dataset, frames):
+        batch = dataset.read(rows, slice(None))
         values = batch.values.cpu().numpy()
         for row in range(len(batch)):
             for number, channel in enumerate(spec.channels):
@@ -117,7 +116,7 @@ def statistics(dataset: Dataset, spec: TaskSpec) -> Statistics:
                 if channel.transform == "log":
                     if not one.min() > 0:
                         raise UserError(
-                            f"{spec.name}: channel {channel.name!r} of trajectory {start + row} has the value "
+                            f"{spec.name}: channel {channel.name!r} of trajectory {rows[row]} has the value "
                             f"{one.min()}, but its transform is log; use identity or mend the data"
                         )
                     one = np.log(one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -108,7 +109,10 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _number(value: Any, kind: type[_Number], where: str) -> _Number:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and isinstance(value, float):
+        number = value.is_integer() if kind is int else math.isfinite(value)
+    if not number:
         raise UserError(f"{where} is {value!r}; give {'a whole number' if kind is int else 'a number'}")
     return kind(value)
 

@@ -16,6 +16,8 @@ from ups.equations.initial import RandomWaves
 from ups.errors import UserError
 from ups.fields import Batch, Invariant
 
+_FARTHEST = 1e6
+
 
 @dataclass(frozen=True)
 class Advection(Line):
@@ -23,7 +25,8 @@ class Advection(Line):
 
     Every wave travels at speed β and keeps its shape, so the solution is the initial function at x − βt, and that is
     what is stored: point values at the cell centres, exact to rounding, at any resolution and time. (An FFT shift would
-    ring at the windows' steep sides.) Published values of β: 0.1, 0.2, 0.4, 0.7, 1, 2, 4, 7.
+    ring at the windows' steep sides.) Published values of β: 0.1, 0.2, 0.4, 0.7, 1, 2, 4, 7; |β| times the duration may
+    be 10⁶, where x − βt still has ten digits.
     """
 
     points: int = 128
@@ -37,6 +40,11 @@ class Advection(Line):
         super().__post_init__()
         if not math.isfinite(self.beta):
             raise UserError(f"advection: beta is {self.beta}; give a finite speed")
+        if abs(self.beta) * self.duration > _FARTHEST:
+            raise UserError(
+                f"advection: beta is {self.beta} and duration {self.duration}, which is more than {_FARTHEST:g} times "
+                "around the interval and leaves x − βt too few digits; give a smaller product"
+            )
 
     @property
     def solver(self) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.equations.marching import block_means
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 
@@ -137,26 +138,8 @@ class Line(ABC):
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X C"]:
         """The same trajectories from their first frame averaged to fewer points, as `roll` solves them there."""
-        start = batch.values[:, 0, :, 0].double().reshape(len(batch), points, -1).mean(-1)
+        start = block_means(self.name, batch.values[:, 0, :, 0].double(), points, (1,))
         return self.roll(start, batch.times[0] - batch.times[0, 0])[..., None]
-
-
-def march(
-    name: str,
-    u0: Float[Tensor, "B *space"],
-    times: Float[Tensor, " T"],
-    advance: Callable[[Tensor, float, float], Tensor],
-) -> Float[Tensor, "B T *space"]:
-    """The frames at `times`, from u0 at t = 0 on, by `advance(u, begin, end)`."""
-    u, now, frames = u0, 0.0, []
-    for time in times.tolist():
-        if time < now:
-            raise UserError(f"{name}: time {time} comes after {now}; give times from 0 on, in increasing order")
-        if round(time - now, 12) > 0:
-            u = advance(u, now, time)
-        frames.append(u)
-        now = time
-    return torch.stack(frames, 1)
 
 
 def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B T-1 *space C"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from ups.equations import flow_states
 from ups.equations.base import check_transient, frame_times, solved_batch
 from ups.equations.euler import GAMMA, Gas, conserved, primitive
-from ups.equations.muscl import check_times, march
+from ups.equations.marching import block_means, march
+from ups.equations.muscl import cover
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 
@@ -62,6 +63,11 @@ class _Compressible:
         raise NotImplementedError
 
     @property
+    def _ends(self) -> str:
+        """What published names call the sides."""
+        return "periodic" if self.boundary_kind == "periodic" else "trans"
+
+    @property
     def grid(self) -> Grid:
         return Grid.cell_centred((self.points,) * len(self.extent), self.extent)
 
@@ -100,17 +106,19 @@ class _Compressible:
 
     def roll(self, w0: Float[Tensor, "B C *space"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T C *space"]:
         """Density, pressure, velocity at `times`, started from w0 at t = 0, on w0's own grid."""
+        return torch.stack(list(self._states(w0, times)), 1)
+
+    def _states(
+        self, w0: Float[Tensor, "B C *space"], times: Float[Tensor, " T"]
+    ) -> Iterator[Float[Tensor, "B C *space"]]:
         gas, u = self.gas(w0.shape[2:]), conserved(w0)
         if not gas.admissible(u).all():
             raise UserError(f"{self.name}: a start has density or pressure that is not positive; give positive ones")
-        instants = times.tolist()
-        check_times(self.name, instants)
-        now, frames = 0.0, []
-        for time in instants:
-            u = march(u, time - now, gas.longest, gas.step, self.name)
-            frames.append(primitive(u))
-            now = time
-        return torch.stack(frames, 1)
+
+        def advance(u: Tensor, now: float, later: float) -> Tensor:
+            return cover(u, later - now, gas.longest, gas.step, self.name)
+
+        yield from map(primitive, march(self.name, u, times, advance))
 
     def rate(
         self, state: Float[Tensor, "B *space C"], static: Mapping[str, Float[Tensor, "B *space"]]
@@ -130,12 +138,8 @@ class _Compressible:
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]:
         """The same trajectories from their first frame on fewer points: conserved fields averaged over larger cells."""
-        n = batch.values.shape[2]
-        if points < 4 or n % points:
-            raise UserError(f"{self.name}: {points} points do not divide {n}; give a divisor of at least 4")
         u = conserved(batch.values[:, 0].double().movedim(-1, 1))
-        for dim in range(2, u.dim()):
-            u = u.unflatten(dim, (points, n // points)).mean(dim + 1)
+        u = block_means(self.name, u, points, range(2, u.dim()))
         return self.roll(primitive(u), batch.times[0] - batch.times[0, 0]).movedim(2, -1)
 
     def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B C *space"]:
@@ -150,8 +154,9 @@ class _Compressible:
         device: torch.device | str = "cpu",
     ) -> Batch:
         times = self.times if times is None else times
-        rolled = self.roll(self.start(seed, ids, device), times)
-        return solved_batch(self, ids, times, rolled.movedim(2, -1))
+        states = self._states(self.start(seed, ids, device), times)
+        frames = torch.stack([w.to(torch.float32) for w in states], 1)
+        return solved_batch(self, ids, times, frames.movedim(2, -1))
 
 
 @dataclass(frozen=True)
@@ -184,8 +189,7 @@ class Compressible1D(_Compressible):
     @property
     def published_name(self) -> str:
         eta, zeta = (_short(value) for value in (self.eta, self.zeta))
-        ends = "periodic" if self.boundary_kind == "periodic" else "trans"
-        return f"1D_CFD_{self.initials[self.initial]}_Eta{eta}_Zeta{zeta}_{ends}_Train.hdf5"
+        return f"1D_CFD_{self.initials[self.initial]}_Eta{eta}_Zeta{zeta}_{self._ends}_Train.hdf5"
 
     def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B C X"]:
         lines = flow_states.random_lines if self.initial == "random" else flow_states.shock_lines
@@ -227,7 +231,7 @@ class Compressible2D(_Compressible):
     @property
     def published_name(self) -> str:
         flow = f"{self.initials[self.initial]}_M{float(self.mach)}_Eta{self.eta:g}_Zeta{self.zeta:g}"
-        return f"2D_CFD_{flow}_{self.boundary_kind}_{self.points}_Train.hdf5"
+        return f"2D_CFD_{flow}_{self._ends}_{self.points}_Train.hdf5"
 
     def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B C X Y"]:
         planes = flow_states.random_planes if self.initial == "random" else flow_states.turbulent_planes

@@ -15,7 +15,7 @@ from torch import Tensor
 from ups.equations.base import check_transient, frame_times, solved_batch
 from ups.equations.draws import uniforms
 from ups.equations.exponential import ETDRK4
-from ups.equations.marching import in_rows, march
+from ups.equations.marching import block_means, in_rows, march
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
 
@@ -159,8 +159,7 @@ class DiffusionReaction:
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same trajectories from their first frame averaged to fewer points."""
-        start = batch.values[:, 0].double()
-        start = start.unflatten(2, (points, -1)).unflatten(1, (points, -1)).mean((2, 4))
+        start = block_means(self.name, batch.values[:, 0].double(), points, (1, 2))
         return self.roll(start, batch.times[0] - batch.times[0, 0])
 
     def solve(

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Line, march, solved_batch
+from ups.equations.base import Line, solved_batch
 from ups.equations.draws import uniforms
+from ups.equations.marching import march
 from ups.equations.tridiagonal import Tridiagonal
 from ups.fields import Batch, Boundary, Side
 
@@ -86,7 +87,7 @@ class DiffusionSorption(Line):
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         """The solution started from u0 at t = 0, on u0's own grid."""
-        return concentration(march(self.name, content(u0), times, self._advance))[0]
+        return concentration(torch.stack(list(march(self.name, content(u0), times, self._advance)), 1))[0]
 
     def _advance(self, w: Float[Tensor, "B X"], begin: float, end: float) -> Float[Tensor, "B X"]:
         layer = 1 / (w.shape[-1] ** 2 * _DIFFUSIVITY)

@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Line, march, solved_batch
+from ups.equations.base import Line, solved_batch
 from ups.equations.draws import uniforms
 from ups.equations.exponential import ETDRK4
+from ups.equations.marching import march
 from ups.errors import UserError
 from ups.fields import Batch, Invariant
 
@@ -113,7 +114,8 @@ class KuramotoSivashinsky(Line):
         """
         factor = self._refinement(u0.shape[-1], _DAMPED)
         n = factor * u0.shape[-1]
-        return march(self.name, _interpolated(u0, n), times, self._advance)[..., ::factor]
+        states = march(self.name, _interpolated(u0, n), times, self._advance)
+        return torch.stack(list(states), 1)[..., ::factor]
 
     def _advance(self, u: Float[Tensor, "B X"], begin: float, end: float) -> Float[Tensor, "B X"]:
         interval = round(end - begin, 12)  # so that equal intervals share their coefficients

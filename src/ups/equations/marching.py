@@ -1,8 +1,8 @@
-"""March batches through time: at the wanted times, and in batches of one size."""
+"""March batches through time: at the wanted times, in batches of one size, and from averages over larger cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,7 @@ def march(
     for time in times.tolist():
         if time < now:
             raise UserError(f"{name}: time {time} comes after {now}; give times from 0 on, in increasing order")
-        if time > now:
+        if round(time - now, 12) > 0:
             state = advance(state, now, time)
         yield state
         now = time
@@ -39,3 +39,13 @@ def in_rows(solve: Callable[..., Tensor], *inputs: Float[Tensor, "B *rest"]) -> 
         filled = [torch.cat((t, t[:1].expand(rows - size, *t.shape[1:]))) if size < rows else t for t in part]
         solved.append(solve(*filled)[:size])
     return torch.cat(solved)
+
+
+def block_means(name: str, fields: Tensor, points: int, axes: Sequence[int]) -> Tensor:
+    """Averages over blocks of cells, `points` of them along each of the given neighbouring axes."""
+    for axis in reversed(axes):
+        n = fields.shape[axis]
+        if points < 4 or n % points:
+            raise UserError(f"{name}: {points} points do not divide {n}; give a divisor of at least 4")
+        fields = fields.unflatten(axis, (points, n // points))
+    return fields.mean([axis + place + 1 for place, axis in enumerate(axes)])

@@ -7,7 +7,6 @@ its own dt, and no operation mixes rows), so its bytes do not depend on what els
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -117,7 +116,7 @@ def _with_neighbours(marked: Bool[Tensor, "B *space"]) -> Bool[Tensor, "B *space
     return marked
 
 
-def march(
+def cover(
     u: Float[Tensor, "B C *space"],
     interval: float,
     longest: Callable[[Float[Tensor, "B C *space"]], Float[Tensor, " B"]],
@@ -128,8 +127,6 @@ def march(
 
     What remains is divided evenly, so the last step is not a short one. A trajectory that is through leaves the batch.
     """
-    if interval == 0:
-        return u
     arrived = torch.empty_like(u)
     row = torch.arange(len(u), device=u.device)
     remaining = torch.full((len(u),), interval, dtype=torch.float64, device=u.device)
@@ -145,10 +142,3 @@ def march(
             if len(row) == 0:
                 return arrived
     raise UserError(f"{name}: {_MOST_STEPS} steps did not cover a time of {interval}; ask for slower flow")
-
-
-def check_times(name: str, times: list[float]) -> None:
-    """Refuse times that go back."""
-    for before, after in pairwise([0.0, *times]):
-        if after < before:
-            raise UserError(f"{name}: time {after} comes after {before}; give times from 0 on, in increasing order")

@@ -66,7 +66,8 @@ def named_equation(name: str, settings: Mapping[str, float | str]) -> Equation:
             given[setting] = value  # the equation itself refuses words it does not know
             continue
         whole = kinds[setting] in (int, "int")
-        if isinstance(value, bool) or not isinstance(value, int | float) or (whole and value != int(value)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or (whole and isinstance(value, float) and not value.is_integer()):  # NaN and inf are not whole
             raise UserError(f"{name}: {setting} is {value!r}; give a {'whole ' if whole else ''}number")
         given[setting] = int(value) if whole else float(value)
     return equation(**given)

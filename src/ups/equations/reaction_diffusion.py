@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Line, march, solved_batch
+from ups.equations.base import Line, solved_batch
 from ups.equations.initial import RandomWaves
+from ups.equations.marching import march
 from ups.errors import UserError
 from ups.fields import Batch
 
@@ -23,6 +24,7 @@ _POINTS_IN_A_FRONT = 2.0
 _GROWTH = 0.05
 _LAYER = 1e-6
 _REACTION = 0.05
+_MOST_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class ReactionDiffusion(Line):
     Strang splitting of two exact parts: the logistic curve at each point and the heat kernel in Fourier space. Steps
     grow with the time passed, since a start as rough as these decays on all scales from 10⁻⁶/ν on; where u is uniform
     the splitting is exact. The stored values are those at the cell centres, of a solution on at least 1024 points.
-    Fronts thinner than that grid resolves (2 points in √(ν/ρ)) are refused.
+    Fronts thinner than that grid resolves (2 points in √(ν/ρ)) are refused, and so is a ρ of more than 50,000 growth
+    times, each of which takes 20 steps.
     """
 
     points: int = 128
@@ -53,6 +56,11 @@ class ReactionDiffusion(Line):
             raise UserError(f"reaction_diffusion: nu is {self.nu}; give a positive diffusivity")
         if not (math.isfinite(self.rho) and self.rho >= 0):
             raise UserError(f"reaction_diffusion: rho is {self.rho}; give a growth rate of 0 or more")
+        if self.rho * self.duration > _MOST_STEPS * _REACTION:
+            raise UserError(
+                f"reaction_diffusion: rho is {self.rho} and duration {self.duration}, which would take more than "
+                f"{_MOST_STEPS:,} steps; give a product of at most {_MOST_STEPS * _REACTION:g}, u is 1 long before"
+            )
         n = self.points * self.refinement
         thinnest = self.rho * (_POINTS_IN_A_FRONT / n) ** 2
         if self.nu < thinnest:
@@ -107,7 +115,7 @@ class ReactionDiffusion(Line):
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         """The solution started from u0 at t = 0, on u0's own grid."""
-        return march(self.name, u0, times, self._advance)
+        return torch.stack(list(march(self.name, u0, times, self._advance)), 1)
 
     def _advance(self, u: Float[Tensor, "B X"], begin: float, end: float) -> Float[Tensor, "B X"]:
         longest = _REACTION / self.rho if self.rho > 0 else math.inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ups.equations.base import check_transient, frame_times, solved_batch
 from ups.equations.draws import uniforms
-from ups.equations.muscl import COURANT, check_times, face_states, heun, inflow, march
+from ups.equations.marching import block_means, march
+from ups.equations.muscl import COURANT, cover, face_states, heun, inflow
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 
@@ -93,17 +94,17 @@ class ShallowWater:
 
     def roll(self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T 3 X Y"]:
         """h, hu and hv at `times`, started from u0 at t = 0, on u0's own grid over the whole domain."""
+        return torch.stack(list(self._states(u0, times)), 1)
+
+    def _states(self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]) -> Iterator[Float[Tensor, "B 3 X Y"]]:
         water = Water(self.name, (_LENGTH / u0.shape[2], _LENGTH / u0.shape[3]))
         if not water.admissible(u0).all():
             raise UserError(f"{self.name}: a start has a depth that is not positive; the bed must be wet everywhere")
-        instants = times.tolist()
-        check_times(self.name, instants)
-        u, now, frames = u0, 0.0, []
-        for time in instants:
-            u = march(u, time - now, water.longest, lambda u, dt: heun(water, u, dt), self.name)
-            frames.append(u)
-            now = time
-        return torch.stack(frames, 1)
+
+        def advance(u: Tensor, now: float, later: float) -> Tensor:
+            return cover(u, later - now, water.longest, lambda u, dt: heun(water, u, dt), self.name)
+
+        yield from march(self.name, u0, times, advance)
 
     def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
         raise UserError(
@@ -113,12 +114,9 @@ class ShallowWater:
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same dam breaks on fewer points per axis; only from t = 0, where the water is known to be at rest."""
-        n = batch.values.shape[2]
-        if points < 4 or n % points:
-            raise UserError(f"{self.name}: {points} points do not divide {n}; give a divisor of at least 4")
         if batch.times[:, 0].any():
             raise UserError(f"{self.name}: the flow of a later frame is not stored; give trajectories from t = 0")
-        h = batch.values[:, 0, ..., 0].double().unflatten(2, (points, -1)).unflatten(1, (points, -1)).mean((2, 4))
+        h = block_means(self.name, batch.values[:, 0, ..., 0].double(), points, (1, 2))
         return self.roll(_at_rest(h), batch.times[0])[:, :, 0, ..., None]
 
     def radii(self, seed: int, ids: Sequence[int]) -> Float[Tensor, " B"]:
@@ -140,8 +138,9 @@ class ShallowWater:
         device: torch.device | str = "cpu",
     ) -> Batch:
         times = self.times if times is None else times
-        rolled = self.roll(self.start(seed, ids, device), times)
-        return solved_batch(self, ids, times, rolled[:, :, 0, ..., None])
+        states = self._states(self.start(seed, ids, device), times)
+        depths = torch.stack([u[:, 0].to(torch.float32) for u in states], 1)  # all that is stored, as it is stored
+        return solved_batch(self, ids, times, depths[..., None])
 
 
 @dataclass(frozen=True)

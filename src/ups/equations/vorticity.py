@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
 from ups.equations.base import check_transient, frame_times, solved_batch
 from ups.equations.exponential import ETDRK4
-from ups.equations.marching import in_rows, march
+from ups.equations.marching import block_means, in_rows, march
 from ups.equations.periodic import cell_averages, random_fields, waves
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
@@ -22,7 +23,7 @@ from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 _LARGEST_WAVE = 20
 COURANT = 0.8
 _SLOWEST = 0.125
-_LONGEST = 1.0
+_LONGEST = 1.0  # between looks at the speeds
 _MOST_POINTS = 1024
 
 
@@ -66,7 +67,8 @@ class Vorticity:
 
     @property
     def published_name(self) -> str:
-        return f"ns_V{self.nu:.0e}_T{self.duration:g}.hdf5".replace("e-0", "e-")
+        nu = np.format_float_scientific(self.nu, trim="-", exp_digits=1)  # the shortest that reads back: 1e-3, 1.5e-3
+        return f"ns_V{nu}_T{self.duration:g}.hdf5"
 
     @property
     def grid(self) -> Grid:
@@ -123,7 +125,7 @@ class Vorticity:
             return step(state, force, self.nu, dt, steps)
 
         def go_on(state: Tensor, now: float, later: float) -> Tensor:
-            return advance(state, now, later, speeds, march_on, COURANT)
+            return advance(state, now, later, speeds, march_on, COURANT, _LONGEST)
 
         yield from march(self.name, w, times, go_on)
 
@@ -138,8 +140,7 @@ class Vorticity:
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same trajectories from their first frame averaged to fewer points."""
-        start = batch.values[:, 0, ..., 0].double()
-        start = start.unflatten(2, (points, -1)).unflatten(1, (points, -1)).mean((2, 4))
+        start = block_means(self.name, batch.values[:, 0, ..., 0].double(), points, (1, 2))
         return self.roll(start, batch.times[0] - batch.times[0, 0])[..., None]
 
     def solve(
@@ -229,15 +230,16 @@ def advance(
     speed: Callable[[Tensor], Float[Tensor, " B"]],
     march_on: Callable[[Tensor, float, int], Tensor],
     courant: float,
+    longest: float,
 ) -> Tensor:
     """March over an interval in stable steps: `march_on(state, dt, steps)` with dt · n · speed ≤ `courant`.
 
     The step follows from each flow's own speed, rounded up to a power of 2. The whole batch marches with every step
-    that one of it needs, so that no flow depends on what else is in it. Speeds are looked at again once a time unit,
-    during which a force changes them little.
+    that one of it needs, so that no flow depends on what else is in it. Speeds are looked at again after `longest`,
+    during which the force must change them little.
     """
     n = state.shape[-1]
-    pieces = math.ceil(round((later - now) / _LONGEST, 9))
+    pieces = math.ceil(round((later - now) / longest, 9))
     piece = (later - now) / pieces
     for _ in range(pieces):
         level = (speed(state) / _SLOWEST).clamp_min(1.0).log2().ceil()

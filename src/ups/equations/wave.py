@@ -15,7 +15,7 @@ from torch import Tensor
 from ups.equations import chebyshev
 from ups.equations.base import check_transient, frame_times, solved_batch
 from ups.equations.draws import uniforms
-from ups.equations.marching import in_rows, march
+from ups.equations.marching import block_means, in_rows, march
 from ups.equations.periodic import waves
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
@@ -39,7 +39,7 @@ class Wave:
     1 and width 0.039 to 0.156 with centres in (1/6, 5/6)², the numbers of the smooth medium (c₀ 1500 to 2500, v 1000 to
     2500, σ 1/12 to 1/6, centres off by up to 0.3125; here divided by 5000, so that a wave crosses about the square in
     the published time), and 15 frames 0.05 apart. Not as published: the square is periodic, where the published one
-    absorbs at its sides, and start and medium are the sums of all their periodic images; the layers' frontiers are ours.
+    absorbs at its sides, and start and medium are sums of all their periodic images; the layers' frontiers are ours.
 
     Solved without error in time: −c²∇² has the positive spectrum of a symmetric operator (in the inner product with
     weight 1/c²), and u(t) = cos(t√(−c²∇²)) u₀ is a Chebyshev series of it, with as many terms as leapfrog would need
@@ -193,7 +193,7 @@ class Wave:
         if float(batch.times[0, 0]) != 0:
             raise UserError("wave: a trajectory is at rest at t = 0 only; give batches that begin there")
         u, c = (
-            field.double().unflatten(2, (points, -1)).unflatten(1, (points, -1)).mean((2, 4))
+            block_means(self.name, field.double(), points, (1, 2))
             for field in (batch.values[:, 0, ..., 0], batch.static["c"])
         )
         return self.roll(u, c, batch.times[0])[..., :1]

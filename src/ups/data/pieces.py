@@ -1,0 +1,20 @@
+"""How many trajectories to read at once: by their bytes, so that memory does not depend on the data's shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ups.fields import Dataset
+
+READ_BYTES = 1 << 28  # of one read: 256 MiB, or one trajectory where it is larger
+
+
+def pieces(dataset: Dataset, frames: int) -> Iterator[range]:
+    """All trajectories in order, as runs of which `frames` frames each are to be read at once."""
+    header = dataset.header
+    changing = len(header.channels) + sum(header.forcings.values())
+    fields = frames * changing + len(header.static) + len(header.forcings)
+    step = max(1, READ_BYTES // (header.dtype.itemsize * max(1, fields * math.prod(header.grid.shape))))
+    for first in range(0, len(dataset), step):
+        yield range(first, min(first + step, len(dataset)))

@@ -1,0 +1,77 @@
+"""What is checked of a task's data before training, and how much of them is held in memory for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from layout_cases import header_of
+
+from ups.data import pieces
+from ups.data.header import Described
+from ups.data.sources import _check_conditions, _read_through
+from ups.equations import Advection
+from ups.errors import UserError
+from ups.fields import Batch
+
+
+class Counted(Described):
+    """Ten trajectories of 4 frames on 8 points with the given values of beta; counts what is read at once."""
+
+    def __init__(self, beta: Sequence[float], stated: float | None) -> None:
+        self.header = header_of((8,), 4, task="advection", parameters={"beta": stated})
+        self.beta = torch.tensor(beta, dtype=torch.float64)
+        self.reads: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.beta)
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        rows, times = list(indices), self.header.times[frames]
+        self.reads.append(len(rows))
+        values = torch.zeros(len(rows), len(times), 8, 1)
+        return Batch(
+            self.task,
+            values,
+            times.expand(len(rows), -1),
+            self.grid,
+            self.boundary,
+            {"beta": self.beta[rows]},
+            {},
+            torch.tensor(rows),
+        )
+
+
+TOLD = Advection().task()
+UNTOLD = replace(TOLD, parameters=())
+
+
+def test_whole_trajectories_are_read_by_their_bytes(monkeypatch):
+    data = Counted([0.4] * 10, 0.4)
+    monkeypatch.setattr(pieces, "READ_BYTES", 3 * 4 * 8 * 4)  # three trajectories
+    _read_through(data)
+    assert data.reads == [3, 3, 3, 1]
+    monkeypatch.setattr(pieces, "READ_BYTES", 1)  # a trajectory that is larger is read alone
+    data.reads.clear()
+    _read_through(data)
+    assert data.reads == [1] * 10
+
+
+def test_parameters_the_file_states_are_not_looked_for_in_its_fields():
+    data = Counted([0.4] * 10, 0.4)
+    _check_conditions("advection", UNTOLD, data)
+    _check_conditions("advection", TOLD, Counted([0.1, 0.4] * 5, None))
+    assert data.reads == []
+
+
+def test_a_parameter_that_varies_untold_is_refused_without_reading_all_at_once(monkeypatch):
+    monkeypatch.setattr(pieces, "READ_BYTES", 4 * 8 * 4)  # four first frames
+    equal, other = Counted([0.4] * 10, None), Counted([0.4] * 9 + [0.1], None)
+    _check_conditions("advection", UNTOLD, equal)
+    assert equal.reads == [4, 4, 2]
+    with pytest.raises(UserError, match="'beta' varies in the data"):
+        _check_conditions("advection", UNTOLD, other)
+    with pytest.raises(UserError, match="do not say the parameter 'nu'"):
+        _check_conditions("advection", replace(TOLD, parameters=("nu",)), equal)
