@@ -16,7 +16,7 @@ import pytest
 
 from ups.data import fetch as fetch_module
 from ups.data.fetch import fetch
-from ups.data.published import Published, find_published, published_files
+from ups.data.published import Published, find_published
 from ups.errors import UserError
 
 BODY = bytes(range(256)) * 12_000  # 3 MB: more than two blocks
@@ -244,15 +244,26 @@ def test_another_size_than_the_published_one_is_refused(server, tmp_path):
         fetch(server.file(size=5), tmp_path)
 
 
-def test_the_table_knows_every_file_of_pdebench():
-    known = published_files()
-    assert len(known) == 375
-    assert all(len(file.checksum.removeprefix("md5:")) == 32 for file in known.values())
+def test_pdebench_s_list_gives_addresses_and_checksums_by_name(server, tmp_path, monkeypatch):
+    site = server.url.removesuffix("/data.hdf5")
+    md5 = hashlib.md5(BODY).hexdigest()
+    rows = [f"Burgers,1D_Burgers_Sols_Nu{nu}.hdf5,{server.url},1D/Burgers/Train/,{md5}" for nu in ("0.001", "0.002")]
+    server.pages["/list.csv"] = ("\n".join(["PDE,Filename,URL,Path,MD5", *rows]), "")
+    monkeypatch.setenv("UPS_PDEBENCH_LIST", f"{site}/list.csv")
     (burgers,) = find_published("1D_Burgers_Sols_Nu0.001.hdf5")
-    assert burgers.url.startswith("https://darus.uni-stuttgart.de/api/access/datafile/") and burgers.size == 8232968312
-    assert len(find_published("1D_Burgers_Sols_*")) == 12
+    assert burgers.checksum == f"md5:{md5}" and fetch(burgers, tmp_path) == tmp_path / "1D_Burgers_Sols_Nu0.001.hdf5"
+    assert len(find_published("1D_Burgers_Sols_*")) == 2
     with pytest.raises(UserError, match=r"did you mean 1D_Burgers_Sols_Nu0\.001\.hdf5"):
         find_published("1D_Burgers_Nu0.001.hdf5")
+
+
+@pytest.mark.parametrize("page", ["", "a,b\n1,2", "<html>moved</html>"])
+def test_what_is_not_pdebench_s_list_is_refused(server, monkeypatch, page):
+    site = server.url.removesuffix("/data.hdf5")
+    server.pages["/list.csv"] = (page, "")
+    monkeypatch.setenv("UPS_PDEBENCH_LIST", f"{site}/list.csv")
+    with pytest.raises(UserError, match="not the list of PDEBench's files; set UPS_PDEBENCH_LIST"):
+        find_published("1D_Burgers_Sols_Nu0.001.hdf5")
 
 
 def test_files_on_hugging_face_come_with_the_checksums_it_lists(server, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from supervised import start
 from ups.cli.main import app
 from ups.distributed.autopsy import Death, last_frame, latest_report, write_report
 from ups.distributed.breadcrumb import Breadcrumb, crumb_path
-from ups.distributed.crash import PeerFailed, is_connection_loss, record_failure
+from ups.distributed.crash import PeerFailed, attempt_directory, is_connection_loss, record_failure
 from ups.distributed.explain import explanation
 from ups.distributed.host import host_state, oom_kills
 from ups.distributed.outcome import Outcome, decide
@@ -32,6 +32,18 @@ def failed(directory, rank, error, details=None):
 def report_of(directory, deaths):
     report = write_report(directory, deaths, attempt=0, command=["ups", "train", "a b"], before=host_state())
     return json.loads(report.path.with_suffix(".json").read_text())
+
+
+def test_an_abort_within_the_handler_of_a_segmentation_fault_is_told_as_the_fault(tmp_path):
+    folder = attempt_directory(tmp_path, 0)
+    folder.mkdir(parents=True)
+    frame = 'Current thread 0x1 (most recent call first):\n  File "/a/native.py", line 7 in touch\n'
+    text = f"Fatal Python error: Segmentation fault\n\n{frame}\nFatal Python error: Aborted\n\n{frame}"
+    (folder / "rank_1.stacks").write_text(text)
+    report = report_of(tmp_path, [Death(1, 11, -signal.SIGABRT)])
+    assert "rank 1 was killed by SIGSEGV" in report["what"] and "/a/native.py:7" in report["cause"]
+    (folder / "rank_1.stacks").write_text(text.partition("\nFatal Python error: Aborted")[2])
+    assert "SIGABRT" in report_of(tmp_path, [Death(1, 11, -signal.SIGABRT)])["what"]
 
 
 def test_an_exception_is_blamed_and_not_its_survivors(tmp_path):

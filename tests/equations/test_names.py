@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ups.data.published import published_files
 from ups.equations import Compressible2D
 from ups.equations.named import EQUATIONS
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
-PDEBENCH = ("pdebench-tensor", "pdebench-cfd", "pdebench-grouped", "pdebench-incompressible")
 
 
-def test_the_table_names_the_files_the_defaults_write_and_marks_those_that_are_ours():
+def test_the_table_names_the_files_the_defaults_write():
     rows = [line.replace("\\|", "/").split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| `")]
     named = {row[0].strip("| `"): row[4] for row in rows if len(row) == 6}
     assert set(named) == set(EQUATIONS)
     for name, equation in EQUATIONS.items():
         file = equation().published_name
         assert f"`{file}`" in named[name]
-        if equation.layout in PDEBENCH:
-            assert named[name].endswith("*") == (file not in published_files())
 
 
 def test_open_sides_are_called_as_readers_know_them():

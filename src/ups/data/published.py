@@ -1,6 +1,6 @@
 """Which data files are published, where, and what they must be.
 
-PDEBench's files have their published names; names, addresses and checksums are facts, in `published.csv`. The Well's
+PDEBench's files have their published names; its repository's list is asked for their addresses and checksums. The Well's
 and PDEGym's are `well/DATASET/PATH` and `pdegym/DATASET/PATH`: they lie on Hugging Face, which is asked for their sizes
 and checksums, and for what a pattern matches. An address is a name too.
 """
@@ -14,7 +14,6 @@ import json
 import os
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -23,7 +22,7 @@ from urllib.request import urlopen
 
 from ups.errors import UserError
 
-_DARUS = "https://darus.uni-stuttgart.de/api/access/datafile/"
+_LIST = "https://raw.githubusercontent.com/pdebench/PDEBench/main/pdebench/data_download/pdebench_data_urls.csv"
 _ORGANISATION = {"well": "polymathic-ai", "pdegym": "camlab-ethz"}
 _PATIENCE = 60.0
 
@@ -42,27 +41,29 @@ class Published:
     size: int | None = None
 
 
-@cache
 def published_files() -> dict[str, Published]:
-    """The files of the packaged table, by name."""
-    text = files("ups.data").joinpath("published.csv").read_text(encoding="utf-8")
+    """PDEBench's files by name, as its repository lists them (UPS_PDEBENCH_LIST names another place of the list)."""
+    return _listed(os.environ.get("UPS_PDEBENCH_LIST", _LIST))
+
+
+@cache
+def _listed(url: str) -> dict[str, Published]:
+    rows = list(csv.DictReader(_text(url, "the list of PDEBench's files").splitlines()))
+    if not rows or not {"Filename", "URL", "MD5"} <= rows[0].keys():
+        raise UserError(f"{url} is not the list of PDEBench's files; set UPS_PDEBENCH_LIST to where it is")
     return {
-        row["name"]: Published(
-            name=row["name"],
-            url=_DARUS + row["place"].removeprefix("darus:"),
-            path=PurePosixPath(row["name"]),
-            checksum=f"md5:{row['md5']}",
-            size=int(row["bytes"]) if row["bytes"] else None,
+        row["Filename"]: Published(
+            name=row["Filename"],
+            url=row["URL"],
+            path=PurePosixPath(PurePosixPath(row["Filename"]).name),
+            checksum=f"md5:{row['MD5'].strip()}" if row["MD5"].strip() else None,
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in rows
     }
 
 
 def find_published(name: str) -> list[Published]:
     """The files a name means: one, or all that a pattern such as `1D_Burgers_*` or `well/active_matter/*` matches."""
-    known = published_files()
-    if name in known:
-        return [known[name]]
     if name.startswith(("http://", "https://")):
         return [_at_address(name)]
     collection = name.split("/")[0]
@@ -75,7 +76,7 @@ def find_published(name: str) -> list[Published]:
             )
         listed = {file.name: file for file in _on_hugging_face(collection, parts[1])}
     else:
-        listed = known
+        listed = published_files()
     matching = [file for other, file in listed.items() if fnmatch.fnmatchcase(other, name)]
     if not matching:
         close = difflib.get_close_matches(name, listed, n=3, cutoff=0.5)
@@ -109,19 +110,28 @@ def _on_hugging_face(collection: str, dataset: str) -> list[Published]:
 
 
 def _listing(url: str, name: str) -> list[dict[str, Any]]:
+    headers: dict[str, str] = {}
+    try:
+        found = json.loads(_text(url, f"data set {name}", headers))
+    except ValueError as error:
+        raise UserError(f"{url} does not answer with a list of files ({error}); try again later") from error
+    following = _next_page(headers.get("Link", ""))
+    return found + (_listing(following, name) if following else [])
+
+
+def _text(url: str, what: str, headers: dict[str, str] | None = None) -> str:
+    """What lies at an address; `headers` takes those of the answer."""
     try:
         with urlopen(url, timeout=_PATIENCE) as answer:
-            found = json.load(answer)
-            following = _next_page(answer.headers.get("Link", ""))
+            if headers is not None:
+                headers.update(answer.headers.items())
+            return answer.read().decode(errors="replace")
     except HTTPError as error:
         if error.code in (401, 404):
-            raise UserError(f"there is no data set {name} at {urlsplit(url).netloc}; check its name") from error
+            raise UserError(f"there is no {what} at {urlsplit(url).netloc}; check its name") from error
         raise UserError(f"{url} answers {error.code} {error.reason}; try again later") from error
     except (URLError, OSError) as error:
         raise UserError(f"{urlsplit(url).netloc} cannot be reached ({error}); check the network") from error
-    except ValueError as error:
-        raise UserError(f"{url} does not answer with a list of files ({error}); try again later") from error
-    return found + (_listing(following, name) if following else [])
 
 
 def _next_page(link: str) -> str | None:

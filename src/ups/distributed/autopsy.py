@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from ups.durable import write
 _LOG_LINES = 40
 _LONGEST = 20_000
 _WHERE = "<where>"
+_FATAL = {"Segmentation fault": signal.SIGSEGV, "Bus error": signal.SIGBUS, "Illegal instruction": signal.SIGILL}
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
@@ -82,6 +83,7 @@ def write_report(
     crumbs = {crumb.rank: crumb for crumb in crumbs_of(directory / "crumbs") if crumb.attempt == attempt}
     failures = _failures(folder)
     stacks = {rank: text for rank in {*crumbs, *(d.rank for d in deaths)} if (text := _stacks(folder, rank))}
+    deaths = [_died_of(death, stacks.get(death.rank, "")) for death in deaths]
     absent = hang and _absent(hang.crumb, crumbs.values(), device)
     rank, kind, what = _judge(deaths, failures, hang, absent)
     # Where a rank hung is where it was found: one that was stopped has gone on since, to write its stack.
@@ -147,6 +149,13 @@ def _absent(waiting: Crumb, crumbs: Iterable[Crumb], device: str) -> Crumb | Non
         return None
     furthest = max(crumbs, key=lambda crumb: crumb.order, default=waiting)
     return furthest if furthest.order > waiting.order else None
+
+
+def _died_of(death: Death, stacks: str) -> Death:
+    """By the signal that struck first: torch's handler, which prints the C++ stacks of a fatal one, can itself abort."""
+    found = re.search(r"^Fatal Python error: (.+)$", stacks, re.MULTILINE)
+    number = _FATAL.get(found[1].strip()) if found else None
+    return replace(death, code=-number) if number and death.code == -signal.SIGABRT else death
 
 
 def _judge(
