@@ -1,7 +1,7 @@
 """Which data files are published, where, and what they must be.
 
-PDEBench's files have their published names; its repository's list is asked for their addresses and checksums. The Well's
-and PDEGym's are `well/DATASET/PATH` and `pdegym/DATASET/PATH`: they lie on Hugging Face, which is asked for their sizes
+PDEBench's files have their published names; its repository's list gives their addresses and checksums. The Well's and
+PDEGym's are `well/DATASET/PATH` and `pdegym/DATASET/PATH`: they lie on Hugging Face, which is asked for their sizes
 and checksums, and for what a pattern matches. An address is a name too.
 """
 

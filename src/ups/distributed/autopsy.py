@@ -152,7 +152,7 @@ def _absent(waiting: Crumb, crumbs: Iterable[Crumb], device: str) -> Crumb | Non
 
 
 def _died_of(death: Death, stacks: str) -> Death:
-    """By the signal that struck first: torch's handler, which prints the C++ stacks of a fatal one, can itself abort."""
+    """By the signal that struck first: torch's handler, which prints C++ stacks at a fatal one, can itself abort."""
     found = re.search(r"^Fatal Python error: (.+)$", stacks, re.MULTILINE)
     number = _FATAL.get(found[1].strip()) if found else None
     return replace(death, code=-number) if number and death.code == -signal.SIGABRT else death
