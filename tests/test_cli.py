@@ -117,7 +117,8 @@ def test_a_bug_shows_its_traceback_and_exits_1():
 
 def test_an_interrupt_that_nothing_handles_exits_130_without_a_traceback():
     # A shell without job control starts background commands deaf to SIGINT, and they hand that on.
-    answer = call_planted("signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT)")
+    hear = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    answer = call_planted(f"{hear}; os.kill(os.getpid(), signal.SIGINT)")
     assert (answer.returncode, answer.stderr) == (130, "interrupted\n")
 
 
