@@ -96,7 +96,6 @@ def test_cell_averages_keep_the_mean_and_are_averages():
     assert (averaged.mean((-2, -1)) - fine.mean((-2, -1))).abs().max() < 1e-14
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("feed", "kill"), PUBLISHED)
 def test_every_start_lives_on_under_the_published_rates(feed, kill):
     equation = GrayScott(F=feed, k=kill)
