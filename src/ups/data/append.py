@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 
@@ -15,7 +16,7 @@ from ups.errors import UserError
 from ups.fields import Batch, Header
 
 
-class HDF5Writer(WholeFile):
+class HDF5Writer(WholeFile, ABC):
     """Writes `count` trajectories with this header, batch after batch.
 
     A layout says what it cannot hold (`refuse`), makes the empty arrays (`lay_out`) and fills them (`put`). The header
@@ -50,13 +51,13 @@ class HDF5Writer(WholeFile):
     def refuse(self, path: Path) -> None:
         """Raise a UserError if the layout cannot hold such data at all."""
 
+    @abstractmethod
     def lay_out(self) -> None:
         """Make the file's arrays and attributes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, start: int, batch: Batch) -> None:
         """Write trajectories start, start + 1, …; the batch is checked and on the CPU."""
-        raise NotImplementedError
 
     def write(self, batch: Batch) -> None:
         """The next trajectories."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,7 +25,7 @@ _SLOWEST, _FASTEST = 0.01, 5.0
 
 
 @dataclass(frozen=True)
-class _Compressible:
+class _Compressible(ABC):
     """What both dimensions share; the equations are those of `euler.Gas`."""
 
     points: int = 128
@@ -59,8 +60,8 @@ class _Compressible:
         return f"HLLC, MUSCL (monotonised central, primitive variables), SSP-RK2 on {self.points} cells an axis"
 
     @property
-    def published_name(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def published_name(self) -> str: ...
 
     @property
     def _ends(self) -> str:
@@ -142,9 +143,9 @@ class _Compressible:
         u = block_means(self.name, u, points, range(2, u.dim()))
         return self.roll(primitive(u), batch.times[0] - batch.times[0, 0]).movedim(2, -1)
 
+    @abstractmethod
     def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B C *space"]:
         """The initial states of the given trajectories; each depends on (seed, index) alone."""
-        raise NotImplementedError
 
     def solve(
         self,
