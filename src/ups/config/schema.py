@@ -141,7 +141,7 @@ class RuntimeConfig(Strict):
     )
     compile: bool = Field(default=False, description="torch.compile each block")
     capture: Literal["auto", "on", "off"] = Field(
-        default="auto", description="replay steps as CUDA graphs: on one GPU where possible, on several too, or never"
+        default="auto", description="replay steps as CUDA graphs: where possible, or else fail, or never"
     )
     deterministic: bool = Field(default=False, description="only operations that repeat bit for bit, at some speed")
     deadline: PositiveFloat = Field(

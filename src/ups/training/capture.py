@@ -56,8 +56,6 @@ def _obstacle(runtime: Runtime) -> str | None:
         return "only steps on a GPU can be captured"
     if runtime.mesh is not None:
         return f"runtime.strategy {runtime.config.strategy} communicates within a pass, which is not captured"
-    if runtime.size > 1 and runtime.config.capture == "auto":
-        return "on several ranks steps are captured only where runtime.capture=on asks for it"
     if faults.awaits(_INSIDE):
         return "a fault is to strike within a pass, which a captured one would not meet"
     return None
