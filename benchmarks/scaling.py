@@ -157,8 +157,8 @@ def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
         parameters = sum(p.numel() for p in model.parameters())
         optimiser, reduction = parallelise(model, rt, "float32", lambda module: build_optimiser(module, training))
         ema = EMA(model, training.ema)
-        step = Step(OperatorStage(model, 0.0), optimiser, ema, training.clip)
-        micro = MicroBatch(_sample(), None, torch.ones(1))
+        step = Step(OperatorStage(model, 0.0), optimiser, ema, training.clip, 0)
+        micro = MicroBatch(_sample(), torch.ones(1), torch.zeros(1, dtype=torch.long), torch.tensor(0))
 
         def whole_step() -> None:
             step.gradients([micro], 1, rt)
@@ -178,7 +178,7 @@ def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
         state = _bytes([*model.parameters(), *gradients, *moments, *kept])
         tracker = MemTracker() if rt.mesh is None else FSDPMemTracker(model, optimiser)
         if isinstance(tracker, FSDPMemTracker):
-            tracker.track_inputs((micro.batch.values,))
+            tracker.track_inputs((micro.samples.values,))
         else:
             tracker.track_external(model, optimiser)
         optimiser.zero_grad(set_to_none=True)

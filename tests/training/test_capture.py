@@ -62,11 +62,11 @@ def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
     ("runtime", "changes"),
     [
         ({}, {}),
-        ({}, {"precision": "float64"}),
+        ({"placement": "mapped"}, {"precision": "float64"}),
         ({"micro_batch": 2}, {"strides": {1: 1.0, 2: 1.0}}),
         ({"checkpoint_activations": True}, {"precision": "bfloat16", "noise": 0.0}),
     ],
-    ids=["plain", "float64", "micro-batches and strides", "recomputed bfloat16"],
+    ids=["plain", "float64 from mapped files", "micro-batches and strides", "recomputed bfloat16"],
 )
 def test_captured_steps_are_eager_steps_bit_for_bit(data: Path, tmp_path: Path, runtime, changes) -> None:
     trainer, captured = train(data, tmp_path / "captured", "on", runtime=runtime, **changes)
@@ -168,14 +168,16 @@ def test_skipped_steps_are_named_and_counted_while_steps_are_replayed(data: Path
 
         def some_without_numbers(step: int):
             for micro in whole(step):
-                values = micro.batch.values * (math.nan if step in bad else 1.0)
-                yield replace(micro, batch=replace(micro.batch, values=values))
+                values = micro.samples.values * (math.nan if step in bad else 1.0)
+                yield replace(micro, samples=replace(micro.samples, values=values))
 
         trainer.micro_batches = some_without_numbers
         trainer.fit()
         assert trainer.state.skipped == 0
 
-    captured, eager = (train(data, tmp_path / capture, capture, act)[1] for capture in ("on", "off"))
+    captured, eager = (
+        train(data, tmp_path / capture, capture, act, {"placement": "mapped"})[1] for capture in ("on", "off")
+    )
     assert different(captured, eager) == []
     for capture in ("on", "off"):
         assert [event["step"] for event in kinds(tmp_path / capture, "skipped")] == [3, 4, 12]
@@ -186,12 +188,12 @@ def test_twenty_skipped_steps_in_a_row_end_a_captured_run(data: Path, tmp_path: 
     def act(trainer: Trainer) -> None:
         whole = trainer.micro_batches
         trainer.micro_batches = lambda step: (
-            replace(m, batch=replace(m.batch, values=m.batch.values * math.nan)) for m in whole(step)
+            replace(m, samples=replace(m.samples, values=m.samples.values * math.nan)) for m in whole(step)
         )
         with pytest.raises(GaveUp, match="not finite in 20 steps in a row, up to step 19"):
             trainer.fit()
 
-    train(data, tmp_path, "on", act, steps=100)
+    train(data, tmp_path, "on", act, {"placement": "mapped"}, steps=100)
 
 
 @on_a_gpu

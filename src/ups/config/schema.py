@@ -143,6 +143,10 @@ class RuntimeConfig(Strict):
     capture: Literal["auto", "on", "off"] = Field(
         default="auto", description="replay steps as CUDA graphs: where possible, or else fail, or never"
     )
+    placement: Literal["auto", "device", "mapped"] = Field(
+        default="auto",
+        description="where training fields are: on every GPU where they fit, else fail, or in mapped files",
+    )
     deterministic: bool = Field(default=False, description="only operations that repeat bit for bit, at some speed")
     deadline: PositiveFloat = Field(
         default=12.0, description="seconds without a sign of life in a step before it hangs"

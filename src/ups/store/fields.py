@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.normalise import Normaliser
@@ -56,9 +58,7 @@ class FieldStore:
         self.frames, self.trajectories = len(dataset.times), len(dataset)
         spec = normaliser.spec
         self.parameters = (
-            self._read(lambda: self.store["parameters"].rows(torch.arange(len(dataset))).float())
-            if spec.parameters
-            else torch.zeros(0, 0)
+            self.rows("parameters", torch.arange(len(dataset))).float() if spec.parameters else torch.zeros(0, 0)
         )
 
     @classmethod
@@ -70,16 +70,22 @@ class FieldStore:
         build(path, key, _sources(dataset, normaliser), progress)
         return cls(path, dataset, normaliser, key)
 
+    @property
+    def nbytes(self) -> int:
+        """What all numbers of the store take."""
+        arrays = (self.store[name] for name in self.store.names)
+        return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
+
+    def rows(self, name: str, ids: Int[Tensor, " B"]) -> Float[Tensor, " B *rest"]:
+        """Whole rows of one of the store's arrays."""
+        return self._read(lambda: self.store[name].rows(ids))
+
     def gather(self, part: TaskIndices) -> Batch:
         """The windows of one micro-batch, normalised."""
         spec = self.normaliser.spec
         values = self._read(lambda: self.store["fields"].gather(part.ids, part.starts, part.frames, part.stride))
         frames = part.starts[:, None] + part.stride * torch.arange(part.frames)
-        static = (
-            self._read(lambda: self.store["static"].rows(part.ids))
-            if spec.static
-            else values.new_zeros(*values[:, 0, ..., 0].shape, 0)
-        )
+        static = self.rows("static", part.ids) if spec.static else values.new_zeros(*values[:, 0, ..., 0].shape, 0)
         return Batch(
             task=spec.name,
             values=values,
