@@ -43,6 +43,7 @@ from ups.equations import Darcy
 from ups.fields import Batch, Grid
 from ups.models.geometry import Frame, Geometry
 from ups.models.operator.model import OperatorModel
+from ups.models.operator.spectral import Spectral
 from ups.models.propagator import Propagator
 from ups.training.ema import EMA
 from ups.training.optim import build_optimiser
@@ -115,7 +116,8 @@ class Known(Grid):
 
 
 FRAME = Frame(Known(PROBLEM.grid.positions, PROBLEM.grid.extent), PROBLEM.boundary, PATCH)
-TABLES = Geometry.build(FRAME, PROBLEM.grid, MODES, CPU, torch.float32)
+SPECTRAL = Spectral([FRAME], width=1, conditions=1, modes=MODES)
+TABLES = Geometry.build(FRAME, PROBLEM.grid, SPECTRAL.tables, CPU, torch.float32)
 
 
 class Network(OperatorModel):

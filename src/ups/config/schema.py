@@ -70,12 +70,18 @@ class DataConfig(Strict):
 class OperatorConfig(Strict):
     """The operator model: width and depth of the latent blocks, modes per axis, hidden width of MLP and head."""
 
+    architecture: Literal["spectral", "pdet_stack"] = "spectral"
     width: Positive = 48
     depth: Positive = 4
-    modes: Positive = 32
+    modes: Positive = Field(default=32, description="of spectral, along each axis")
+    heads: Positive | None = Field(default=None, description="of pdet_stack; one for every 64 of width if not given")
     expansion: PositiveFloat = 2.0
     head: Positive = 32
     conditions: Positive = 64
+
+    def settings(self) -> dict[str, Any]:
+        """The network's keyword arguments, without what only the other architecture has."""
+        return self.model_dump(exclude={"architecture", "heads" if self.architecture == "spectral" else "modes"})
 
 
 class FNOConfig(Strict):
@@ -111,7 +117,8 @@ class TrainingConfig(Strict):
     rollout: list[tuple[Share, Positive]] = Field(default=[(0.0, 1)], description="[share of training, steps unrolled]")
     strides: dict[Positive, PositiveFloat] = Field(default={1: 1.0}, description="frames a step spans: weight")
     precision: Literal["float32", "float64", "bfloat16"] = Field(
-        default="float32", description="bfloat16: the blocks' products only; state, weights and reductions stay float32"
+        default="float32",
+        description="bfloat16: attention and the blocks' products but the spectral ones; all else is float32",
     )
     validate_every: Positive = 500
     checkpoint_every: Positive = 500
@@ -147,6 +154,7 @@ class RuntimeConfig(Strict):
         default="auto",
         description="where training fields are: on every GPU where they fit, else fail, or in mapped files",
     )
+    tf32: bool = Field(default=False, description="float32 products of a GPU's tensor cores with 10 bits, much faster")
     deterministic: bool = Field(default=False, description="only operations that repeat bit for bit, at some speed")
     deadline: PositiveFloat = Field(
         default=12.0, description="seconds without a sign of life in a step before it hangs"

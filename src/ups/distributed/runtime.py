@@ -294,8 +294,9 @@ def _mesh(config: RuntimeConfig, ranks: Ranks, device: torch.device) -> DeviceMe
 
 def _reproducible(config: RuntimeConfig, seed: int) -> None:
     """The one place for torch's switches of precision and determinism, and for seeds."""
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = config.tf32
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     if config.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.backends.cudnn.benchmark = False

@@ -112,7 +112,8 @@ def _share(count: int, rank: int, size: int) -> tuple[list[int], int]:
 
 def fit_operator(runtime: Runtime, config: RunConfig, tasks: Mapping[str, Prepared], directory: Path) -> float:
     """Train the operator model on all tasks; its training seconds."""
-    spec = ModelSpec("spectral", config.operator.model_dump(), tuple(task.learned for task in tasks.values()))
+    operator = config.operator
+    spec = ModelSpec(operator.architecture, operator.settings(), tuple(task.learned for task in tasks.values()))
     trainer = _trainer(runtime, spec, tasks, config.training, config.seed, directory)
     return _fit(trainer, "training the operator", config.training.steps)
 

@@ -14,7 +14,8 @@ convolution there is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -22,7 +23,46 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ups.fields import AXES, Boundary
-from ups.models.geometry import Geometry
+from ups.models.bases import transforms
+from ups.models.geometry import Frame
+from ups.models.precision import product
+
+
+@dataclass(frozen=True, eq=False)
+class Bases:
+    """The truncated transforms A_a and S_a of each axis of a frame, and which axes need neighbours."""
+
+    boundary: Boundary
+    local: tuple[bool, ...]
+    analysis: tuple[Float[Tensor, "two_K n"], ...]
+    synthesis: tuple[Float[Tensor, "n two_K"], ...]
+
+
+class Spectral:
+    """The architecture's blocks, and the tables they need of a frame; `modes` are kept along each axis at most."""
+
+    def __init__(
+        self, frames: Iterable[Frame], *, width: int, conditions: int, modes: int = 16, expansion: float = 2.0
+    ) -> None:
+        self.width, self.conditions, self.modes, self.expansion = width, conditions, modes, expansion
+        self.bases: dict[str, int] = {}
+        self.local: set[str] = set()
+        for frame in frames:
+            for axis, (wraps, kept) in enumerate(zip(frame.boundary.periodic, frame.modes(modes), strict=True)):
+                name = basis_name(axis, wraps)
+                self.bases[name] = max(self.bases.get(name, 0), kept)
+            self.local |= {AXES[axis] for axis, needed in enumerate(frame.local(modes)) if needed}
+
+    def block(self) -> SpectralBlock:
+        return SpectralBlock(self.width, self.bases, self.local, self.conditions, self.expansion)
+
+    def tables(self, frame: Frame, put: Callable[[Tensor], Tensor]) -> Bases:
+        latent, boundary, kept = frame.latent, frame.boundary, frame.modes(self.modes)
+        pairs = [
+            transforms(*axis) for axis in zip(latent.positions, latent.extent, boundary.periodic, kept, strict=True)
+        ]
+        analysis, synthesis = (tuple(put(table) for table in tables) for tables in zip(*pairs, strict=True))
+        return Bases(boundary, frame.local(self.modes), analysis, synthesis)
 
 
 def basis_name(axis: int, periodic: bool) -> str:
@@ -63,6 +103,9 @@ def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) ->
 class SpectralBlock(nn.Module):
     """One residual block on latents of any dimension."""
 
+    products: torch.dtype | None = None
+    """The type that the factors of the channel MLP are rounded to; None: not at all."""
+
     def __init__(
         self, width: int, bases: Mapping[str, int], local: Iterable[str], conditions: int, expansion: float
     ) -> None:
@@ -84,10 +127,10 @@ class SpectralBlock(nn.Module):
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
 
-    def mix(self, h: Float[Tensor, "B *space D"], geometry: Geometry) -> Float[Tensor, "B *space D"]:
+    def mix(self, h: Float[Tensor, "B *space D"], bases: Bases) -> Float[Tensor, "B *space D"]:
         parts = []
-        for axis, periodic in enumerate(geometry.frame.boundary.periodic):
-            analysis, synthesis = geometry.analysis[axis], geometry.synthesis[axis]
+        for axis, periodic in enumerate(bases.boundary.periodic):
+            analysis, synthesis = bases.analysis[axis], bases.synthesis[axis]
             moved = h.movedim(axis + 1, 0)
             coefficients = (analysis @ moved.reshape(moved.shape[0], -1)).view(2, len(analysis) // 2, -1, h.shape[-1])
             weight = self.spectral[basis_name(axis, periodic)]
@@ -97,16 +140,15 @@ class SpectralBlock(nn.Module):
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def forward(
-        self, x: Float[Tensor, "B *space D"], conditions: Float[Tensor, "B E"], geometry: Geometry
+        self, x: Float[Tensor, "B *space D"], conditions: Float[Tensor, "B E"], bases: Bases
     ) -> Float[Tensor, "B *space D"]:
-        boundary = geometry.frame.boundary
         shape = (x.shape[0],) + (1,) * (x.dim() - 2) + (-1,)
         gain, shift, gate = self.modulation(conditions).view(shape).chunk(3, -1)
         h = torch.addcmul(shift + x, x, gain)
-        parts, weights = [h, self.mix(h, geometry)], [self.inner.weight.T]
-        for axis, needed in enumerate(geometry.local):
+        parts, weights = [h, self.mix(h, bases)], [self.inner.weight.T]
+        for axis, needed in enumerate(bases.local):
             if needed:
-                parts += neighbours(h, axis, boundary)
+                parts += neighbours(h, axis, bases.boundary)
                 weights.append(self.stencil[AXES[axis]])
-        inner = F.linear(torch.cat(parts, -1), torch.cat(weights).T, self.inner.bias)
-        return x + (1 + gate) * self.outer(F.silu(inner))
+        inner = product(torch.cat(parts, -1), torch.cat(weights).T, self.inner.bias, self.products)
+        return x + (1 + gate) * product(F.silu(inner), self.outer.weight, self.outer.bias, self.products)
