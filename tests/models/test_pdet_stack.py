@@ -121,9 +121,9 @@ def test_training_lowers_the_error_and_the_loaded_model_is_the_trained_one(
         assert last["darcy"] < 0.6 * float(first["darcy"])
         if precision == "float32":
             micro = next(iter(trainer.micro_batches(0)))
-            history, lead = micro.batch.values[:, :1], torch.full((len(micro.batch),), 0.1)
+            history, lead = micro.samples.values[:, :1], torch.full((len(micro.samples),), 0.1)
             static = history.new_zeros(len(history), 32, 0)
-            given = ("advection", history, static, micro.batch.parameters, lead, micro.batch.grid)
+            given = ("advection", history, static, micro.samples.parameters, lead, micro.samples.grid)
             with trainer.ema.applied(), torch.no_grad():
                 expected = trainer.model(*given)
             assert torch.equal(ups.load(run).model(*given), expected)

@@ -137,6 +137,7 @@ class OperatorModel(nn.Module):
         self.blocks = nn.ModuleList(self.architecture.block() for _ in range(depth))
         self.head = Head(self.tasks, width, head)
         self._geometries: dict[tuple, Geometry] = {}
+        self._fixed: dict[tuple, Mapping[str, Float[Tensor, ""]]] = {}
         for task in tasks:
             conserved = {invariant.channel for invariant in task.invariants}
             mask = torch.tensor([float(name in conserved) for name in task.channel_names])
@@ -149,6 +150,14 @@ class OperatorModel(nn.Module):
             tables = self.architecture.tables
             self._geometries[key] = Geometry.build(self.frames[task], grid, tables, like.device, like.dtype)
         return self._geometries[key]
+
+    def fixed(self, task: str, like: Tensor) -> Mapping[str, Float[Tensor, ""]]:
+        """The conditions that never change within a task, brought to the device on first use."""
+        key = (task, like.device, like.dtype)
+        if key not in self._fixed:
+            values = fixed_conditions(self.tasks[task], self.frames[task])
+            self._fixed[key] = {name: like.new_tensor(value) for name, value in values.items()}
+        return self._fixed[key]
 
     def forward(
         self,
@@ -166,8 +175,8 @@ class OperatorModel(nn.Module):
         fields = torch.cat([lags, static], -1)
         for axis, matrix in enumerate(geometry.resample or ()):
             fields = apply_along(matrix, fields, axis)
-        extra = {name: history.new_full((history.shape[0],), v) for name, v in fixed_conditions(spec, frame).items()}
-        embedded = self.conditions({**conditions, **extra})
+        fixed = {name: value.expand(len(history)) for name, value in self.fixed(task, history).items()}
+        embedded = self.conditions({**conditions, **fixed})
         x = self.stem(task, fields, geometry.walls, frame.patch)
         for block in self.blocks:
             x = block(x, embedded, geometry.tables)

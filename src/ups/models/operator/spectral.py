@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,6 +26,7 @@ from torch.nn import functional as F
 from ups.fields import AXES, Boundary
 from ups.models.bases import transforms
 from ups.models.geometry import Frame
+from ups.models.interpolation import apply_along
 from ups.models.precision import product
 
 
@@ -69,23 +71,23 @@ def basis_name(axis: int, periodic: bool) -> str:
     return f"{AXES[axis]}_{'periodic' if periodic else 'bounded'}"
 
 
-def mix_periodic(
-    weight: Float[Tensor, "K D two_D"], coefficients: Float[Tensor, "two K M D"]
-) -> Float[Tensor, "two K M D"]:
-    """(c, s) → (cA + sB, sA − cB) for every mode; weight = [A | B]."""
-    _, modes, many, width = coefficients.shape
-    product = torch.bmm(coefficients.transpose(0, 1).reshape(modes, 2 * many, width), weight[:modes])
-    c, s = product.view(modes, 2, many, 2 * width).unbind(1)
-    return torch.stack([c[..., :width] + s[..., width:], s[..., :width] - c[..., width:]])
+def turning(weight: Float[Tensor, "K D two_D"]) -> Float[Tensor, "K two_D two_D"]:
+    """[A | B] of each mode as the matrix of (c, s) → (cA + sB, sA − cB), applied from the right."""
+    a, b = weight.chunk(2, -1)
+    return torch.cat([torch.cat([a, -b], -1), torch.cat([b, a], -1)], 1)
 
 
-def mix_bounded(
-    weight: Float[Tensor, "K two_D two_D"], coefficients: Float[Tensor, "two K M D"]
-) -> Float[Tensor, "two K M D"]:
-    """Any real mixing of a mode's cosine and sine parts."""
-    _, modes, many, width = coefficients.shape
-    both = coefficients.permute(1, 2, 0, 3).reshape(modes, many, 2 * width)
-    return torch.bmm(both, weight[:modes]).view(modes, many, 2, width).permute(2, 0, 1, 3)
+def mix_modes(
+    matrices: Float[Tensor, "K two_D two_D"], coefficients: Float[Tensor, "B *modes D"], axis: int
+) -> Float[Tensor, "B *modes D"]:
+    """Each mode's cosine and sine parts, side by side along `axis`, times its own matrix. All else is a batch."""
+    names = [f"n{i}" for i in range(coefficients.dim() - 2)]
+    batch = " ".join(["b", *names[:axis], *names[axis + 1 :]])
+    names[axis] = "(k two)"
+    apart, together = f"b {' '.join(names)} d", f"k ({batch}) (two d)"
+    sizes = {f"n{i}": n for i, n in enumerate(coefficients.shape[1:-1]) if i != axis}
+    mixed = torch.bmm(rearrange(coefficients, f"{apart} -> {together}", two=2), matrices)
+    return rearrange(mixed, f"{together} -> {apart}", two=2, b=len(coefficients), **sizes)
 
 
 def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) -> tuple[Tensor, Tensor]:
@@ -131,12 +133,9 @@ class SpectralBlock(nn.Module):
         parts = []
         for axis, periodic in enumerate(bases.boundary.periodic):
             analysis, synthesis = bases.analysis[axis], bases.synthesis[axis]
-            moved = h.movedim(axis + 1, 0)
-            coefficients = (analysis @ moved.reshape(moved.shape[0], -1)).view(2, len(analysis) // 2, -1, h.shape[-1])
-            weight = self.spectral[basis_name(axis, periodic)]
-            mixed = (mix_periodic if periodic else mix_bounded)(weight, coefficients)
-            back = synthesis @ mixed.reshape(len(analysis), -1)
-            parts.append(back.view(moved.shape).movedim(0, axis + 1))
+            weight = self.spectral[basis_name(axis, periodic)][: len(analysis) // 2]
+            mixed = mix_modes(turning(weight) if periodic else weight, apply_along(analysis, h, axis), axis)
+            parts.append(apply_along(synthesis, mixed, axis))
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def forward(
