@@ -65,8 +65,9 @@ def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
         ({"placement": "mapped"}, {"precision": "float64"}),
         ({"micro_batch": 2}, {"strides": {1: 1.0, 2: 1.0}}),
         ({"checkpoint_activations": True}, {"precision": "bfloat16", "noise": 0.0}),
+        ({}, {"optimiser": "muon"}),
     ],
-    ids=["plain", "float64 from mapped files", "micro-batches and strides", "recomputed bfloat16"],
+    ids=["plain", "float64 from mapped files", "micro-batches and strides", "recomputed bfloat16", "Muon"],
 )
 def test_captured_steps_are_eager_steps_bit_for_bit(data: Path, tmp_path: Path, runtime, changes) -> None:
     trainer, captured = train(data, tmp_path / "captured", "on", runtime=runtime, **changes)

@@ -108,6 +108,9 @@ class TrainingConfig(Strict):
     steps: Positive = 2000
     batch_size: Positive = 40
     sampling: SamplingConfig = SamplingConfig()
+    optimiser: Literal["adamw", "muon"] = Field(
+        default="adamw", description="muon: for the matrices of the blocks; all else, and baselines, stay with adamw"
+    )
     learning_rate: PositiveFloat = 4e-3
     warmup: Annotated[int, Field(ge=0)] = 100
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
