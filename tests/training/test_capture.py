@@ -80,12 +80,29 @@ def test_captured_steps_are_eager_steps_bit_for_bit(data: Path, tmp_path: Path, 
 
 
 @on_a_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_transformer_is_captured_too(data: Path, tmp_path: Path, precision: str, monkeypatch) -> None:
+    spec, stores = small.prepared(data)
+    stack = ModelSpec("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}, spec.tasks)
+    monkeypatch.setattr(small, "prepared", lambda folder: (stack, stores))
+    runs = [train(data, tmp_path / capture, capture, precision=precision)[1] for capture in ("on", "off")]
+    assert different(*runs) == []
+
+
+@on_a_gpu
 @pytest.mark.parametrize("task", [0, 1], ids=["advection", "darcy"])
-def test_the_baseline_is_captured_too(data: Path, tmp_path: Path, task: int, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("baseline", "settings"),
+    [("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.125}), ("unet", {"width": 8})],
+    ids=["fno", "unet"],
+)
+def test_the_baselines_are_captured_too(
+    data: Path, tmp_path: Path, baseline: str, settings: dict[str, Any], task: int, monkeypatch
+) -> None:
     spec, stores = small.prepared(data)
     learned = spec.tasks[task]
-    fno = ModelSpec("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.125}, (learned,))
-    monkeypatch.setattr(small, "prepared", lambda folder: (fno, {learned.spec.name: stores[learned.spec.name]}))
+    described = ModelSpec(baseline, settings, (learned,))
+    monkeypatch.setattr(small, "prepared", lambda folder: (described, {learned.spec.name: stores[learned.spec.name]}))
     runs = [train(data, tmp_path / capture, capture)[1] for capture in ("on", "off")]
     assert different(*runs) == []
 
