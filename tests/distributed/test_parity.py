@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import small
 import torch
 from ranks import run_ranks
 from small import prepared, train_small
+
+from ups.models.saved import ModelSpec
 
 pytestmark = pytest.mark.parity
 
@@ -94,3 +97,21 @@ def test_matrices_are_orthogonalised_whole_on_any_ranks(
 
 def _train_muon(data: Path, run: Path, settings: dict) -> dict[str, torch.Tensor]:
     return train_small(data, run, runtime=settings, optimiser="muon")[1]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_transformer_takes_the_same_path_on_two_ranks(data: Path, tmp_path: Path, strategy: str) -> None:
+    alone = _train_stack(data, tmp_path / "alone", {})
+    for tensors in run_ranks(2, _train_stack, data, tmp_path / "ranks", {"strategy": strategy}):
+        assert distance(alone, tensors, ("model.", "ema.")) <= 1e-10
+
+
+def _train_stack(data: Path, run: Path, settings: dict) -> dict[str, torch.Tensor]:
+    """The state after 20 steps of a `pdet_stack` on the same data."""
+    spec, stores = prepared(data)
+    stack = ModelSpec("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}, spec.tasks)
+    small.prepared = lambda folder: (stack, stores)
+    try:
+        return train_small(data, run, runtime=settings)[1]
+    finally:
+        small.prepared = prepared

@@ -135,11 +135,12 @@ class PdetBlock(nn.Module):
         tokens = x.flatten(1, -2)
         shift, gain, gate, shift_2, gain_2, gate_2 = self.modulation(conditions)[:, None].chunk(6, -1)
         h = torch.addcmul(shift, _normalised(tokens), 1 + gain)
-        heard = self.attend(h, rotation)
-        tokens = tokens + (1 + gate) * product(heard, self.mixed.weight, self.mixed.bias, self.products)
+        heard = product(self.attend(h, rotation), self.mixed.weight, self.mixed.bias, self.products)
+        tokens = torch.addcmul(tokens, 1 + gate, heard)
         h = torch.addcmul(shift_2, _normalised(tokens), 1 + gain_2)
-        inner = product(h, self.inner.weight, self.inner.bias, self.products)
-        tokens = tokens + (1 + gate_2) * product(F.silu(inner), self.outer.weight, self.outer.bias, self.products)
+        inner = F.silu(product(h, self.inner.weight, self.inner.bias, self.products))
+        outer = product(inner, self.outer.weight, self.outer.bias, self.products)
+        tokens = torch.addcmul(tokens, 1 + gate_2, outer)
         return tokens.view(x.shape)
 
 
