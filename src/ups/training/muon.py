@@ -9,7 +9,8 @@ size of AdamW's, whose learning rate η and weight decay λ therefore carry over
 spectral weight (modes, m, n), is that many matrices.
 
 It fails where rows or columns are no directions of a common space: tables of fields and conditions, first and last
-layers. Those, and all vectors, are AdamW's. Values that work: μ = 0.95, five iterations.
+layers. Those, and all vectors, are AdamW's. Values that work: μ = 0.95, five iterations, AdamW's η or twice it. The
+iterations cost 5 · 2 m² (2 n + m) operations a matrix, m ≤ n, whatever the batch: they are cheap beside large batches.
 """
 
 from __future__ import annotations
