@@ -53,7 +53,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Simulator:
     best = checkpoint.find(directory, "best")
     if best is None and not checkpoint.steps(directory):
         raise UserError(f"{run} holds no trained model (no checkpoint in {directory}); train it with `ups run`")
-    tensors, manifest = checkpoint.load(best or directory)
+    tensors, manifest = checkpoint.load(best or directory, ("model.", "ema."))
     spec = ModelSpec.from_dict(manifest.content["model"])
     model = spec.build()
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
