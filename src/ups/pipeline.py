@@ -200,6 +200,7 @@ def _evaluate(
                 resamples=config.evaluation.resamples,
                 pictures=config.evaluation.pictures,
                 training_seconds=trained["operator"]["seconds"],
+                capture=runtime.config.capture != "off",
             )
             progress.update(number + 1, view)
             runtime.check_stop("training is finished and saved; evaluation starts again")

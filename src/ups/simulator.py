@@ -30,6 +30,7 @@ from ups.models.geometry import moved
 from ups.models.interpolation import axis_matrix, interpolate
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
+from ups.rollout.captured import stepper
 from ups.rollout.roll_out import roll_out, start_history
 
 FAR = 0.1
@@ -125,7 +126,10 @@ class Simulator:
             if steps is not None or times is not None:
                 raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
             zero = torch.zeros_like(frames)
-            state = self.model(name, zero, static, parameters, None, grid, query)
+            if query is None:
+                state = stepper(self.model, name, zero, static, parameters, None, grid)(zero)
+            else:
+                state = self.model(name, zero, static, parameters, None, grid, query)
             values, when = learned.normaliser.physical(state)[:, None], torch.zeros(1, dtype=torch.float64)
         else:
             dt, when = self._schedule(learned, steps, times, dt, notes)

@@ -58,7 +58,8 @@ class Manifest:
 def load(path: Path, prefixes: tuple[str, ...] = ("",)) -> tuple[dict[str, Tensor], Manifest]:
     """The tensors (on the CPU) and the manifest of the newest good checkpoint in a directory, or of the one named.
 
-    Of the tensors, those whose names begin with one of the prefixes. A damaged checkpoint that was asked for by name is an error, because another would not be what was asked for.
+    Of the tensors, those whose names begin with one of the prefixes. A damaged checkpoint that was asked for by name is
+    an error, because another would not be what was asked for.
     """
     if _NAME.fullmatch(path.name) or is_one(path):
         try:

@@ -88,15 +88,17 @@ def validator(
     Every rank rolls out equally many trajectories, because sharded models compute together; fillers count for nothing.
     """
 
+    capture = runtime.config.capture != "off"
+
     def validate(model: Propagator) -> dict[str, tuple[float, float]]:
         errors = {}
         for name, task in tasks.items():
             places, real = _share(len(task.validation), runtime.rank, runtime.size)
             batch, learned = task.validation.select(places), task.learned
             if learned.spec.steady:
-                prediction, truth = steady(model, learned, batch), batch.values
+                prediction, truth = steady(model, learned, batch, capture), batch.values
             else:
-                prediction, truth = rollout(model, learned, batch), batch.values[:, 1:]
+                prediction, truth = rollout(model, learned, batch, capture), batch.values[:, 1:]
             prediction, truth = (learned.normaliser.normalise(v)[:real].flatten(0, 1) for v in (prediction, truth))
             errors[name] = (float(relative_l2(prediction, truth).sum()), float(len(truth)))
         return errors
