@@ -56,7 +56,9 @@ def stepper(
 
     if not capture or not _capturable(model, [history, *given]):
         return lambda history: compute([history, *given])
-    graphs = _GRAPHS.get(model) or _GRAPHS.setdefault(model, Graphs())
+    graphs = _GRAPHS.get(model)
+    if graphs is None or graphs.device != history.device:
+        graphs = _GRAPHS[model] = Graphs(history.device)
     graphs.check_places(model)
     domain = (grid.extent, *(tuple(p.tolist()) for p in grid.positions))
     shape = (task, names, domain, *((t.shape, t.dtype) for t in [history, *given]))
@@ -86,13 +88,15 @@ class Recording:
 class Graphs:
     """The graphs of one model, one a shape. They share one pool of memory, because no two of them run at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.recordings: dict[tuple, Recording] = {}
         self.possible = True
         self._met: Counter[tuple] = Counter()
         self._places: list[int] = []
         self._lock = threading.Lock()
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
 
     def check_places(self, model: nn.Module) -> None:
         """Forget everything that reads parameters or buffers from where they no longer are."""
@@ -116,9 +120,9 @@ class Graphs:
     def _record(self, shape: tuple, compute: Callable[[list[Tensor]], Tensor], inputs: list[Tensor]) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.device(inputs[0].device), torch.inference_mode(False), torch.no_grad():
+            with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad():
                 places = [tensor.clone(memory_format=torch.contiguous_format) for tensor in inputs]
-                stream, outside = torch.cuda.Stream(), torch.cuda.current_stream()
+                stream, outside = self._stream, torch.cuda.current_stream()
                 stream.wait_stream(outside)
                 try:
                     with torch.cuda.stream(stream):
