@@ -8,13 +8,11 @@ device, where there is one, has nothing to do.
 
 from __future__ import annotations
 
-import gzip
 import json
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 STEP = "ups step"
@@ -58,11 +56,9 @@ class StepTimes:
         return {phase: seconds / self.seconds for phase, seconds in self.host.items()}
 
 
-def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The complete events of a gzipped Chrome trace."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        events = json.load(file)["traceEvents"]
-    return [event for event in events if event.get("ph") == "X"]
+def complete_events(trace: bytes) -> list[dict[str, Any]]:
+    """The events of a Chrome trace that have a beginning and a duration."""
+    return [event for event in json.loads(trace)["traceEvents"] if event.get("ph") == "X"]
 
 
 def step_times(events: Sequence[Mapping[str, Any]]) -> StepTimes:
@@ -78,12 +74,12 @@ def step_times(events: Sequence[Mapping[str, Any]]) -> StepTimes:
     phases = _phases(ranges, graphs)
     work = [event for event in events if event.get("cat") in _ON_DEVICE]
     active = _merged(_span(event) for event in work)
-    host: Counter[str] = Counter(dict.fromkeys(PHASES, 0.0))
+    host: dict[str, float] = dict.fromkeys((*PHASES, _REST), 0.0)
     for begin, end, phase in phases:
-        host[phase] += (end - begin) / 1e6
+        host[phase] = host.get(phase, 0.0) + (end - begin) / 1e6
     total = _length(steps) / 1e6
     host[_REST] = max(0.0, total - sum(host.values()))
-    device: Counter[str] = Counter()
+    device: dict[str, float] = defaultdict(float)
     for event in work:
         launch = launches.get(event.get("args", {}).get("correlation"))
         device[_REST if launch is None else _phase_at(phases, launch["ts"])] += event["dur"] / 1e6
@@ -91,7 +87,7 @@ def step_times(events: Sequence[Mapping[str, Any]]) -> StepTimes:
     return StepTimes(
         steps=sum(event["name"] == STEP for event in ranges),
         seconds=total,
-        host=dict(host),
+        host=host,
         device=dict(device),
         waiting=(_length(gathering) - _overlap(gathering, active)) / 1e6,
         busy=_overlap(steps, active) / 1e6 if work else None,
@@ -168,12 +164,11 @@ def _own_times(operators: Iterable[Mapping[str, Any]]) -> tuple[Work, ...]:
 
 def _summed(times: Iterable[tuple[str, float]]) -> tuple[Work, ...]:
     """The longest, by name."""
-    seconds: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
+    calls: dict[str, list[float]] = defaultdict(list)
     for name, duration in times:
-        seconds[name] += duration / 1e6
-        calls[name] += 1
-    return tuple(Work(name, spent, calls[name]) for name, spent in seconds.most_common(_TOP))
+        calls[name].append(duration / 1e6)
+    works = [Work(name, sum(spent), len(spent)) for name, spent in calls.items()]
+    return tuple(sorted(works, key=lambda work: -work.seconds)[:_TOP])
 
 
 def markdown(times: StepTimes) -> str:
@@ -188,7 +183,7 @@ def markdown(times: StepTimes) -> str:
     order = [*PHASES[:3], _PASSES, *PHASES[3:]]
     order += [phase for phase in times.host if phase not in {*order, _REST}] + [_REST]
     for phase in order:
-        if phase in times.host or phase in times.device:
+        if phase in {**times.host, **times.device}:
             seconds = times.host.get(phase, 0.0)
             row = f"| {phase} | {each(seconds)} | {seconds / times.seconds:.1%} |"
             lines.append(row + (f" {each(times.device.get(phase, 0.0))} |" if on_gpu else ""))
