@@ -134,6 +134,7 @@ class OperatorModel(nn.Module):
         self.conditions = ConditionEmbedding(names, conditions)
         self.blocks = nn.ModuleList(SpectralBlock(width, bases, local, conditions, expansion) for _ in range(depth))
         self.head = Head(self.tasks, width, head)
+        self.fixed = {task.name: fixed_conditions(task, frames[task.name]) for task in tasks}
         self._geometries: dict[tuple, Geometry] = {}
         for task in tasks:
             conserved = {invariant.channel for invariant in task.invariants}
@@ -163,7 +164,7 @@ class OperatorModel(nn.Module):
         fields = torch.cat([lags, static], -1)
         for axis, matrix in enumerate(geometry.resample or ()):
             fields = apply_along(matrix, fields, axis)
-        extra = {name: history.new_full((history.shape[0],), v) for name, v in fixed_conditions(spec, frame).items()}
+        extra = {name: history.new_full((history.shape[0],), value) for name, value in self.fixed[task].items()}
         embedded = self.conditions({**conditions, **extra})
         x = self.stem(task, fields, geometry.walls, frame.patch)
         for block in self.blocks:
