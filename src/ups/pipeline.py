@@ -59,16 +59,19 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
     print(f"\nreport: {directory / 'report.html'}")
 
 
-def train(name: str, overrides: Sequence[str], runs: Path) -> None:
-    """Data and the operator only: in this process, which may be one of several ranks."""
+def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None = None) -> None:
+    """Data and the operator only: in this process, which may be one of several ranks. `profile` steps are traced."""
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
 
     def work(runtime: Runtime) -> None:
         check_ranks(config.training.batch_size, runtime.size)  # before data are made for a job that cannot be
         tasks, _ = _timed_data(runtime, config, directory)
-        seconds = fit_operator(runtime, config, tasks, directory)
+        seconds = fit_operator(runtime, config, tasks, directory, profile)
         if runtime.rank == 0:
+            table = directory / "profile" / "profile.md"
+            if profile is not None and table.is_file():
+                print(f"{table.read_text()}\nprofile: {table} and, for ui.perfetto.dev, trace.json.gz beside it")
             print(f"trained for {seconds:.0f} s; checkpoints: {directory / 'checkpoints'}")
 
     ours = os.environ.get("RANK", "0") == "0" and not supervised()  # else it is claimed already, by rank 0 or above us
@@ -200,6 +203,7 @@ def _evaluate(
                 resamples=config.evaluation.resamples,
                 pictures=config.evaluation.pictures,
                 training_seconds=trained["operator"]["seconds"],
+                capture=runtime.config.capture != "off",
             )
             progress.update(number + 1, view)
             runtime.check_stop("training is finished and saved; evaluation starts again")

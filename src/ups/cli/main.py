@@ -23,6 +23,7 @@ from ups.cli.data_make import make
 from ups.cli.data_stats import stats
 from ups.cli.evaluate import evaluate
 from ups.cli.explain import explain
+from ups.cli.export import export
 from ups.cli.report import report
 from ups.cli.run import run
 from ups.cli.simulate import simulate
@@ -48,7 +49,7 @@ app = typer.Typer(
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
 
-for command in (run, train, evaluate, report, simulate, explain):
+for command in (run, train, evaluate, report, simulate, export, explain):
     app.command()(command)
 for command in (make, fetch, inspect, stats, convert):
     data.command()(command)

@@ -224,6 +224,8 @@ class Runtime:
 
     def strike(self, place: str, tensors: Sequence[torch.Tensor] = ()) -> str | None:
         """Where tests let faults happen; nothing outside of them."""
+        if self.crumb.heard is not None:
+            self.crumb.heard(place)
         return faults.strike(place, self.rank, self.crumb.step, self.ranks.attempt, tensors)
 
     def _agree_on_machines(self) -> None:

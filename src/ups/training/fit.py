@@ -7,6 +7,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -28,6 +29,7 @@ from ups.store.fields import FieldStore
 from ups.track.open import open_tracker
 from ups.track.progress import Progress
 from ups.training.losses import relative_l2
+from ups.training.profile import StepProfile
 from ups.training.trainer import Trainer
 
 VALIDATION = 48
@@ -88,15 +90,17 @@ def validator(
     Every rank rolls out equally many trajectories, because sharded models compute together; fillers count for nothing.
     """
 
+    capture = runtime.config.capture != "off"
+
     def validate(model: Propagator) -> dict[str, tuple[float, float]]:
         errors = {}
         for name, task in tasks.items():
             places, real = _share(len(task.validation), runtime.rank, runtime.size)
             batch, learned = task.validation.select(places), task.learned
             if learned.spec.steady:
-                prediction, truth = steady(model, learned, batch), batch.values
+                prediction, truth = steady(model, learned, batch, capture), batch.values
             else:
-                prediction, truth = rollout(model, learned, batch), batch.values[:, 1:]
+                prediction, truth = rollout(model, learned, batch, capture), batch.values[:, 1:]
             prediction, truth = (learned.normaliser.normalise(v)[:real].flatten(0, 1) for v in (prediction, truth))
             errors[name] = (float(relative_l2(prediction, truth).sum()), float(len(truth)))
         return errors
@@ -110,12 +114,18 @@ def _share(count: int, rank: int, size: int) -> tuple[list[int], int]:
     return own + [own[-1] if own else 0] * (-(-count // size) - len(own)), len(own)
 
 
-def fit_operator(runtime: Runtime, config: RunConfig, tasks: Mapping[str, Prepared], directory: Path) -> float:
-    """Train the operator model on all tasks; its training seconds."""
+def fit_operator(
+    runtime: Runtime, config: RunConfig, tasks: Mapping[str, Prepared], directory: Path, profile: int | None = None
+) -> float:
+    """Train the operator model on all tasks, tracing `profile` of its steps; its training seconds."""
     operator = config.operator
     spec = ModelSpec(operator.architecture, operator.settings(), tuple(task.learned for task in tasks.values()))
     trainer = _trainer(runtime, spec, tasks, config.training, config.seed, directory)
-    return _fit(trainer, "training the operator", config.training.steps)
+    around = nullcontext
+    if profile is not None and runtime.ranks.attempt == 0:  # after a crash, what matters is to get to the end
+        left = config.training.steps - trainer.state.step
+        around = StepProfile(profile, directory / "profile", runtime, left).step
+    return _fit(trainer, "training the operator", config.training.steps, around)
 
 
 def fit_fno(runtime: Runtime, config: RunConfig, name: str, task: Prepared, seconds: float, directory: Path) -> float:
@@ -172,9 +182,11 @@ def _trainer(
     )
 
 
-def _fit(trainer: Trainer, title: str, steps: int) -> float:
+def _fit(
+    trainer: Trainer, title: str, steps: int, around: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> float:
     with Progress(title, total=steps, unit="steps", start=trainer.state.step) as progress:
-        seconds = trainer.fit(progress.update).seconds
+        seconds = trainer.fit(progress.update, around).seconds
     trainer.events.close()
     return seconds
 

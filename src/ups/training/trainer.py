@@ -12,6 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -201,14 +202,22 @@ class Trainer:
             samples = self.stores[micro.task].gather(micro).to("cpu", self.dtype)
         return MicroBatch(samples, (micro.weights / count).to(self.dtype), micro.slots, torch.tensor(step))
 
-    def fit(self, report: Callable[[int, str], None] = lambda step, text: None) -> State:
-        """Train to the last step. On Ctrl-C or SIGTERM to any rank: save, then `Stopped` on every one."""
+    def fit(
+        self,
+        report: Callable[[int, str], None] = lambda step, text: None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> State:
+        """Train to the last step. On Ctrl-C or SIGTERM to any rank: save, then `Stopped` on every one.
+
+        Every step runs inside its own `around()`, which may trace it.
+        """
         config, state = self.config, self.state
         began = time.monotonic() - state.seconds
         loss_text = ""
         self.runtime.crumb.mark("first step", state.step)
         while state.step < config.steps:
-            sums, votes = self.step()
+            with around():
+                sums, votes = self.step()
             state.seconds = time.monotonic() - began
             last = state.step == config.steps
             if state.step % LOG_EVERY == 0 or last:
