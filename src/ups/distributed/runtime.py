@@ -46,6 +46,7 @@ Result = TypeVar("Result")
 TIMEOUT = timedelta(minutes=30)
 GRACE = float(os.environ.get("UPS_GRACE", "20"))
 """Seconds a rank has to save and leave after a signal; then it is ended the hard way."""
+_HEARING = 2.0  # seconds rank 0 waits for the others to hear of its failure
 _ENDS = {kind.__name__: kind for kind in (UserError, Stopped, GaveUp)}
 """Ends by decision: the ranks that follow one decide the same."""
 
@@ -226,12 +227,18 @@ class Runtime:
         end = next((name for name, kind in _ENDS.items() if isinstance(error, kind)), None)
         sentence = str(error) if end else f"{type(error).__name__}: {error}"
         _default_store().set(key, f"{self.rank} {end} {sentence}")
+        until = time.monotonic() + _HEARING
+        while self.rank == 0 and time.monotonic() < until:  # the store may go with this process
+            if _default_store().add(f"{key}: heard", 0) == self.size - 1:
+                return
+            time.sleep(0.05)
 
     def _check_failed(self, what: str) -> None:
         """Follow a rank that has failed in this, with its own kind of end where that was a decision."""
         key = f"{self.ranks.attempt}/{what} failed"
         if self.size > 1 and _default_store().check([key]):
             rank, end, sentence = _default_store().get(key).decode().split(" ", 2)
+            _default_store().add(f"{key}: heard", 1)
             raise _ENDS.get(end, crash.PeerFailed)(f"rank {rank}: {sentence}")
 
     def _wait_for(self, what: str, whose: str = "") -> None:

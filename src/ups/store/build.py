@@ -19,8 +19,9 @@ import numpy as np
 from ups.data.workers import worker_pool
 from ups.durable import write
 from ups.errors import UserError
+from ups.store import layout
 from ups.store.claim import Piece, Progress, explained, finish, planned
-from ups.store.layout import Index, Shard, StoreDamaged, anew, little_endian, read_index
+from ups.store.layout import Index, Shard, StoreDamaged, anew, little_endian, read_index, row_bytes
 
 
 class ArraySource(Protocol):
@@ -67,7 +68,8 @@ def write_pieces(
     path: Path, pieces: Sequence[Piece], arrays: Mapping[str, ArraySource], workers: int = 1
 ) -> Iterator[tuple[Piece, Shard]]:
     """Write shards, in any order; each is whole under its name when it is given."""
-    workers = min(workers, len(pieces))
+    size = sum(piece.rows * row_bytes(arrays[piece.array].shape, arrays[piece.array].dtype.name) for piece in pieces)
+    workers = min(workers, -(-size // layout.SHARD_BYTES))  # small arrays are written before a process has started
     if workers <= 1:
         for piece in pieces:
             yield piece, write_shard(path, piece, arrays[piece.array])

@@ -77,7 +77,8 @@ def described(stores: Sequence[CheckedStore]) -> str:
             shape = " × ".join(map(str, array.shape))
             bad = len(array.problems)
             state = f"{bad} of {array.shards} shards damaged" if bad else "every byte as written"
-            what = f"{array.dtype} {shape}, {array.shards} shards, {array.bytes / 1e6:.1f} MB"
+            shards = f"{array.shards} shard{'s' if array.shards > 1 else ''}"
+            what = f"{array.dtype} {shape}, {shards}, {array.bytes / 1e6:.3g} MB"
             lines.append(f"{Path(store.path).name} {array.name}: {what}: {state}")
         lines += [f"damaged: {problem}" for problem in store.problems]
     if any(array.problems for store in stores for array in store.arrays):
