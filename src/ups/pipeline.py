@@ -79,6 +79,17 @@ def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None =
         _guarded(directory, work, config)
 
 
+def build_stores(name: str, overrides: Sequence[str], runs: Path, workers: int) -> list[Path]:
+    """Data and stores only, by worker processes: what training would begin with."""
+    refuse_launchers()
+    config = load_config(name, overrides, RunConfig)
+    directory = runs / config.name
+    host = config.runtime.model_copy(update={"device": "cpu"})  # stores are often built where no GPU is
+    with claimed_run(directory, config), Runtime.start(host, config.seed) as runtime:
+        tasks, _ = _timed_data(runtime, config, directory, workers)
+    return [task.store.store.path for task in tasks.values()]
+
+
 def evaluate(directory: Path) -> dict[str, Any]:
     """Judge a trained run (again) and write its `metrics.json`."""
     config = config_of(directory)
@@ -114,7 +125,9 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
     report(directory)
 
 
-def _timed_data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
+def _timed_data(
+    runtime: Runtime, config: RunConfig, directory: Path, workers: int = 1
+) -> tuple[dict[str, Prepared], dict[str, Source]]:
     """`_data`, its seconds added up over interruptions."""
     began = time.monotonic()
 
@@ -123,7 +136,7 @@ def _timed_data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[d
             _note_seconds(directory, data=_seconds(directory).get("data", 0.0) + time.monotonic() - began)
 
     try:
-        data = _data(runtime, config, directory)
+        data = _data(runtime, config, directory, workers)
     except Stopped:
         note()
         raise
@@ -131,11 +144,13 @@ def _timed_data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[d
     return data
 
 
-def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
-    """Make or open every task's data, then statistics and the store."""
+def _data(
+    runtime: Runtime, config: RunConfig, directory: Path, workers: int = 1
+) -> tuple[dict[str, Prepared], dict[str, Source]]:
+    """Make or open every task's data, then statistics and the store, which `workers` processes build."""
     sources, tasks = {}, {}
     for number, (name, task) in enumerate(config.tasks.items()):
-        with _displays() as show:
+        with _displays("making", "trajectories") as show:
 
             def report(label: str, done: int, total: int, show=show) -> None:
                 show(label, done, total)
@@ -154,22 +169,35 @@ def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[st
                     check=runtime.rank == 0,
                 ),
             )
-        tasks[name] = prepare(runtime, sources[name], task.share, config.training.strides, directory / "store")
+        with _displays("storing", "MB", 10**6) as show:
+            tasks[name] = prepare(
+                runtime,
+                sources[name],
+                task.share,
+                config.training.strides,
+                directory / "store",
+                config.data.store,
+                workers,
+                show,
+            )
         runtime.check_stop(f"the data of {name} are kept in {directory}")
     return tasks, sources
 
 
 @contextmanager
-def _displays() -> Iterator[Callable[[str, int, int], None]]:
-    """One display after another: a file that is being made gets its own when its first trajectories are reported."""
+def _displays(verb: str, unit: str, size: int = 1) -> Iterator[Callable[[str, int, int], None]]:
+    """One display after another: what is being made gets its own when its first parts are reported, counted in units
+    of `size`.
+    """
     with ExitStack() as stack:
         current: dict[str, Progress] = {}
 
         def show(label: str, done: int, total: int) -> None:
+            done, total = -(-done // size), -(-total // size)
             if label not in current and done < total:  # else it was there already
                 stack.close()
                 current.clear()
-                display = Progress(f"making {label}", total=total, unit="trajectories", start=done)
+                display = Progress(f"{verb} {label}", total=total, unit=unit, start=done)
                 current[label] = stack.enter_context(display)
             if label in current:
                 current[label].update(done)

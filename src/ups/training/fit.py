@@ -25,7 +25,8 @@ from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.rollout.predict import read_all, rollout, steady
-from ups.store.fields import FieldStore
+from ups.store.fields import FieldStore, field_arrays, store_key
+from ups.store.ranks import build_on_ranks
 from ups.track.open import open_tracker
 from ups.track.progress import Progress
 from ups.training.losses import relative_l2
@@ -48,15 +49,28 @@ class Prepared:
     share: float
 
 
-def prepare(runtime: Runtime, source: Source, share: float, strides: Mapping[int, float], folder: Path) -> Prepared:
+def prepare(
+    runtime: Runtime,
+    source: Source,
+    share: float,
+    strides: Mapping[int, float],
+    folder: Path,
+    dtype: str = "float32",
+    workers: int = 1,
+    show: Callable[[str, int, int], None] | None = None,
+) -> Prepared:
     """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen.
 
-    Rank 0 computes and builds; the others are told and map the same files.
+    Rank 0 computes; all ranks, or the worker processes of a single one, build; every rank maps the same files. `show`
+    is told the task, bytes done and bytes in all.
     """
     spec = source.spec
+    path = folder / spec.name
 
     def built(done: int, total: int) -> None:
         runtime.crumb.mark("data")
+        if show is not None:
+            show(spec.name, done, total)
         runtime.check_stop(f"{done} of {total} bytes of the store of {spec.name} are kept in {folder}")
 
     def learn() -> tuple[dict[str, Any], str]:
@@ -68,12 +82,13 @@ def prepare(runtime: Runtime, source: Source, share: float, strides: Mapping[int
             ranges={name: (float(seen[name].min()), float(seen[name].max())) for name in spec.parameters},
             leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
         )
-        store = FieldStore.build(folder / spec.name, source.train, learned.normaliser, built)
-        return learned.to_dict(), store.store.key
+        return learned.to_dict(), store_key(source.train, learned.normaliser, dtype)
 
     described, key = runtime.from_first(f"prepare {spec.name}", learn)
     learned = Learned.from_dict(described)
-    store = FieldStore(folder / spec.name, source.train, learned.normaliser, key)
+    arrays = field_arrays(source.train, learned.normaliser, dtype)
+    build_on_ranks(runtime, path, key, arrays, built, workers)
+    store = FieldStore(path, source.train, learned.normaliser, key)
     validation = read_all(source.validation, VALIDATION)
     fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
     runtime.agree(f"validation data of {spec.name}", fingerprint, "give every node the same data files")
