@@ -175,7 +175,7 @@ class OperatorModel(nn.Module):
         fields = torch.cat([lags, static], -1)
         for axis, matrix in enumerate(geometry.resample or ()):
             fields = apply_along(matrix, fields, axis)
-        fixed = {name: value.expand(len(history)) for name, value in self.fixed(task, history).items()}
+        fixed = {name: value.expand(history.shape[0]) for name, value in self.fixed(task, history).items()}
         embedded = self.conditions({**conditions, **fixed})
         x = self.stem(task, fields, geometry.walls, frame.patch)
         for block in self.blocks:

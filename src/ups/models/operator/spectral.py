@@ -87,7 +87,7 @@ def mix_modes(
     apart, together = f"b {' '.join(names)} d", f"k ({batch}) (two d)"
     sizes = {f"n{i}": n for i, n in enumerate(coefficients.shape[1:-1]) if i != axis}
     mixed = torch.bmm(rearrange(coefficients, f"{apart} -> {together}", two=2), matrices)
-    return rearrange(mixed, f"{together} -> {apart}", two=2, b=len(coefficients), **sizes)
+    return rearrange(mixed, f"{together} -> {apart}", two=2, b=coefficients.shape[0], **sizes)
 
 
 def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) -> tuple[Tensor, Tensor]:
