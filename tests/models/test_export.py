@@ -22,17 +22,18 @@ from ups.simulator import Simulator
 
 RUN = """
 import sys, json, numpy, torch
-files = {"task.json": ""}
-step = torch.export.load(sys.argv[1], extra_files=files).module()
-given = {name: torch.from_numpy(array) for name, array in numpy.load(sys.argv[2]).items()}
-with torch.no_grad():
-    if "a" in given:
-        results = [step({"a": given["a"][:n]}, {}) for n in (1, 2, 5)]
-    else:
-        results = [step(given["u"][:n], {}, {"beta": given["beta"][:n]}, given["lead"][:n]) for n in (1, 2, 5)]
+for task in sys.argv[1:]:
+    files = {"task.json": ""}
+    step = torch.export.load(f"out/{task}.pt2", extra_files=files).module()
+    assert json.loads(files["task.json"])["spec"]["name"] == task
+    given = {name: torch.from_numpy(array) for name, array in numpy.load(f"{task}.npz").items()}
+    fields, numbers = ({name: given[name] for name in names if name in given} for names in (["a"], ["beta"]))
+    results = []
+    for n in (1, 2, 5):
+        conditions = [{name: value[:n] for name, value in part.items()} for part in (fields, numbers)]
+        results.append(step(given["u"][:n], *conditions, given["lead"][:n]) if "u" in given else step(*conditions))
+    numpy.savez(f"{task}_result.npz", *[result.detach().numpy() for result in results])
 assert not any(name.split(".")[0] == "ups" for name in sys.modules)
-numpy.savez(sys.argv[3], *[result.numpy() for result in results])
-print(json.loads(files["task.json"])["spec"]["name"])
 """
 
 
@@ -92,13 +93,11 @@ def test_a_program_runs_without_ups_and_gives_the_simulator_s_step(simulator: Si
         "darcy": simulator.rollout(conditions={"a": a}).values[:, 0],
     }
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", RUN, *expected]
+    done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     for task, values in expected.items():
-        paths = [tmp_path / "out" / f"{task}.pt2", tmp_path / f"{task}.npz", tmp_path / f"{task}_result.npz"]
-        command = [sys.executable, "-c", RUN, *map(str, paths)]
-        done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip() == task
-        with np.load(paths[2]) as results:
+        with np.load(tmp_path / f"{task}_result.npz") as results:
             for size, name in zip((1, 2, 5), results.files, strict=True):
                 assert torch.allclose(torch.from_numpy(results[name]), values[:size], rtol=1e-5, atol=1e-5)
     assert torch.equal(
