@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from ups.cli.bench import bench
 from ups.cli.data_convert import convert
 from ups.cli.data_fetch import fetch
 from ups.cli.data_inspect import inspect
@@ -48,7 +49,7 @@ app = typer.Typer(
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
 
-for command in (run, train, evaluate, report, simulate, explain):
+for command in (run, train, evaluate, report, simulate, explain, bench):
     app.command()(command)
 for command in (make, fetch, inspect, stats, convert):
     data.command()(command)
