@@ -13,10 +13,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from ups.bench import accuracy, ceilings, solvers, throughput
 from ups.bench.contestants import Absent, Entry, Setting
@@ -90,13 +92,19 @@ class _Bench:
         content |= {"command": self.options.command, "batch_size": self.task.batch_size}
         untimed = [entry for entry in self.entries if "throughput" not in self.record.row(entry.key)]
         untrained = [(entry, seed) for entry in self.entries for seed in self._seeds(entry)]
-        if untimed or untrained:
+        absent = {e.key for e in untimed if self.record.row(e.key).get("state") == "absent" and not self.options.only}
+        if any(entry.key not in absent for entry in (*untimed, *(entry for entry, _ in untrained))):
+            for entry in (*untimed, *(entry for entry, _ in untrained)):
+                self.record.row(entry.key).pop("state", None)
             content["machine"] = machine(self.runtime.device)
             data = prepare(self.task, self.runtime, self.work)
             content["data"] = {"trajectories": len(data.train), "seconds": data.seconds}
             content["persistence"] = accuracy.persistence(data)
             self.record.save()
-            self._time(untimed, data)
+            self.ceilings = ceilings.measure(self.runtime.device) if untimed else None
+            # Ways to run the same model are compared in the same seconds; another model need not be.
+            for _, group in groupby(untimed, key=lambda entry: entry.model):
+                self._time(list(group), data)
             for entry, seed in untrained:
                 self._train(entry, seed, data)
         return content
@@ -112,15 +120,15 @@ class _Bench:
         return Setting(data, self.runtime, seed, steps, self.work)
 
     def _time(self, entries: Sequence[Entry], data: Data) -> None:
-        """Throughput of all contestants that have none yet, in turn."""
-        if not entries:
-            return
-        device = self.runtime.device
-        measured = ceilings.measure(device)
+        """Throughput of some contestants, block by block in turn."""
+        device, measured = self.runtime.device, self.ceilings
+        assert measured is not None
         self.record.content["ceilings"] = measured.to_dict()
         running: dict[Entry, throughput.Timing] = {}
         rounds = throughput.BLOCKS + 1
-        with Progress(f"timing {self.task.name}", total=rounds * len(entries), unit="blocks") as progress:
+        with Progress(
+            f"timing {entries[0].title} on {self.task.name}", total=rounds * len(entries), unit="blocks"
+        ) as progress:
             done = 0
             for entry in entries:
                 with self._guarded(entry):
@@ -138,9 +146,7 @@ class _Bench:
             with self._guarded(entry):
                 counts = throughput.counted(timing)
                 row = self.record.row(entry.key)
-                row["parameters"] = sum(
-                    p.numel() * (2 if p.is_complex() else 1) for p in timing.contestant.module.parameters()
-                )
+                row["parameters"] = _real_numbers(timing.contestant.module)
                 row["throughput"] = throughput.result(timing, self.task.batch_size, counts, measured)
                 timing.contestant.close()
         running.clear()
@@ -148,7 +154,7 @@ class _Bench:
 
     def _train(self, entry: Entry, seed: int, data: Data) -> None:
         row = self.record.row(entry.key)
-        if row.get("state") != "done":
+        if "throughput" not in row:
             return
         with self._guarded(entry):
             steps = accuracy.steps_for(self.options.seconds, row["throughput"])
@@ -177,8 +183,9 @@ class _Bench:
         row["title"] = entry.title
         try:
             yield
-            row["state"] = "done"
-            row.pop("why", None)
+            if row.get("state") != "failed":
+                row["state"] = "done"
+                row.pop("why", None)
         except (Stopped, KeyboardInterrupt):
             raise
         except Absent as absent:
@@ -186,9 +193,16 @@ class _Bench:
             drop()
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
-            row |= {"state": "failed", "why": f"{type(error).__name__}: {first}", "trace": traceback.format_exc()}
+            row |= {"state": "failed", "why": f"{type(error).__name__}: {first}"}
+            with (self.options.out / "failures.log").open("a") as log:
+                log.write(f"{self.task.name}, {entry.title}\n{traceback.format_exc()}\n")
             drop()
         self.record.save()
+
+
+def _real_numbers(module: nn.Module) -> int:
+    """Parameters, a complex one counting two."""
+    return sum(p.numel() * (2 if p.is_complex() else 1) for p in module.parameters() if p.requires_grad)
 
 
 def _release() -> None:

@@ -11,6 +11,14 @@ from ups.bench.accuracy import seconds_to
 TARGET = "fno_usual"
 """Whose last validation error is the target of the time-to-error column."""
 
+SIZES = (("ours", "", ""), ("small", "small_", " at quickstart width"), ("large", "large_", " at 6M parameters"))
+WAYS = (("eager", "the eager loop"), ("dataloader", "the eager loop with a DataLoader"))
+OPPONENTS = (
+    ("neuraloperator", "neuraloperator's FNO"),
+    ("fno", "our captured FNO"),
+    ("fno_usual", "our FNO trained the usual way"),
+    ("unet_usual", "our U-Net trained the usual way"),
+)
 COLUMNS = (
     "contestant",
     "parameters",
@@ -98,21 +106,12 @@ def speedups(content: Mapping[str, Any]) -> list[str]:
         return mean(errors) if errors and None not in errors else None
 
     lines = []
-    for own, label in (("ours", ""), ("small", " at quickstart width"), ("large", " at 6M parameters")):
-        prefix = "" if own == "ours" else f"{own}_"
-        for other, name in (
-            (f"{prefix}eager", "the eager loop"),
-            (f"{prefix}dataloader", "the eager loop with a DataLoader"),
-        ):
-            fast, slow = rate(own), rate(other)
+    for own, prefix, label in SIZES:
+        for other, name in WAYS:
+            fast, slow = rate(own), rate(prefix + other)
             if fast and slow:
                 lines.append(f"Our step{label} trains on {fast / slow:.2f} times the samples a second of {name}.")
-    for other, name in (
-        ("neuraloperator", "neuraloperator's FNO"),
-        ("fno", "our captured FNO"),
-        ("fno_usual", "our FNO trained the usual way"),
-        ("unet_usual", "our U-Net trained the usual way"),
-    ):
+    for other, name in OPPONENTS:
         ours, theirs = error("ours"), error(other)
         if ours and theirs:
             lines.append(f"At equal time our rollout nRMSE is {ours / theirs:.3f} of that of {name}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -135,9 +135,3 @@ def result(timing: Timing, batch_size: int, counts: Counts, ceilings: Ceilings) 
 
 def counted(timing: Timing) -> Counts:
     return count_step(timing.contestant.count(), timing.contestant.module)
-
-
-def speedups(rows: Mapping[str, Mapping[str, Any]], ours: str, others: Mapping[str, str]) -> dict[str, float]:
-    """How many times as many samples a second `ours` trains on as each of the others."""
-    own = rows[ours]["samples_per_second"]
-    return {name: own / rows[key]["samples_per_second"] for name, key in others.items() if key in rows}
