@@ -33,6 +33,7 @@ def measure(
     scaling: bool = False,
     pdet: bool = False,
     again: bool = False,
+    threads: int | None = None,
     as_json: bool = False,
     command: str = "ups bench",
     change: Callable[[Task], Task] = lambda task: task,
@@ -48,6 +49,7 @@ def measure(
         out=out,
         only=tuple(only),
         again=again,
+        threads=threads,
         command=command,
     )
     if scaling or pdet:

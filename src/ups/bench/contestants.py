@@ -21,6 +21,7 @@ from typing import Protocol
 
 from torch import nn
 
+from ups.bench.counts import Counts
 from ups.bench.data import Data
 from ups.bench.tasks import Task
 from ups.distributed.runtime import Runtime
@@ -56,8 +57,8 @@ class Contestant(Protocol):
         """So many training steps; on one and the same batch if `fixed`."""
         ...
 
-    def count(self) -> Callable[[], object]:
-        """An eager step of the same model on a batch that is there already, to be counted."""
+    def count(self) -> Counts:
+        """What an eager step of the same model computes and moves, on a batch that is there already."""
         ...
 
     def train(self, watch: Watch) -> float:

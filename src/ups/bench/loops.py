@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ups.bench.batches import FromLoader, OnDevice
 from ups.bench.ceilings import synchronise
 from ups.bench.contestants import POINTS, Absent, Setting, Watch
+from ups.bench.counts import Counts, count_step
 from ups.bench.tasks import Model
 from ups.config.schema import TrainingConfig
 from ups.errors import UserError
@@ -85,9 +86,10 @@ class Loop:
             self._same = next(self.batches)
         return self._same
 
-    def count(self) -> Callable[[], object]:
+    def count(self) -> Counts:
         batch = self._fixed()
-        return lambda: self.step(batch)
+        self.step(batch)  # the first one also makes tables
+        return count_step(lambda: self.step(batch), self.module)
 
     def train(self, watch: Watch) -> float:
         steps, due = self.config.steps, self.config.validate_every

@@ -13,7 +13,6 @@ from ups.bench.record import machine
 from ups.bench.run import FOREVER, Options
 from ups.bench.tasks import TASKS, Model
 from ups.bench.trained import Trained
-from ups.config.schema import RuntimeConfig
 from ups.distributed.runtime import Runtime
 from ups.durable import write
 from ups.errors import UserError
@@ -29,7 +28,7 @@ BLOCKS = 5
 def pdet_share(options: Options) -> dict[str, Any]:
     """Measure and write `pdet.json`: GFLOP of a step over its time, over the measured bf16 rate."""
     options.out.mkdir(parents=True, exist_ok=True)
-    with Runtime.start(RuntimeConfig(device=options.device), options.seeds[0]) as runtime:
+    with Runtime.start(options.runtime, options.seeds[0]) as runtime:
         cuda = runtime.device.type == "cuda"
         model = replace(MODEL if cuda else SMALL, precision=PRECISION if cuda else "float32")
         task = replace(TASKS["advection"], models={"pdet": model}, train=TRAJECTORIES, validation=1, test=1, frames=5)
@@ -47,7 +46,7 @@ def pdet_share(options: Options) -> dict[str, Any]:
         for _ in range(BLOCKS):
             throughput.round_of(timing, runtime.device)
         rate = "bf16" if cuda else measured.used
-        counts = throughput.counted(timing)
+        counts = timing.contestant.count()
         result = throughput.result(timing, task.batch_size, counts, replace(measured, used=rate))
         timing.contestant.close()
         where = machine(runtime.device)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ups.bench.batches import NamedPairs, endless, loader
 from ups.bench.ceilings import synchronise
 from ups.bench.contestants import POINTS, Absent, Setting, Watch
+from ups.bench.counts import Counts, count_step
 from ups.fields import Grid
 from ups.models.propagator import Propagator
 
@@ -99,10 +100,10 @@ class Peer:
         self._same = same
         return same
 
-    def count(self) -> Callable[[], object]:
+    def count(self) -> Counts:
         batch = self._fixed()
-        self._schedule(10**6)
-        return lambda: self.trainer.train_one_epoch(0, Stretch(iter([batch]), 1), self.loss)
+        self.advance(1, fixed=True)
+        return count_step(lambda: self.trainer.train_one_epoch(0, Stretch(iter([batch]), 1), self.loss), self.network)
 
     def train(self, watch: Watch) -> float:
         epochs = min(EPOCHS, self.steps)

@@ -50,7 +50,12 @@ class Options:
     out: Path = Path("bench")
     only: tuple[str, ...] = ()
     again: bool = False
+    threads: int | None = None
     command: str = "ups bench"
+
+    @property
+    def runtime(self) -> RuntimeConfig:
+        return RuntimeConfig(device=self.device, threads=self.threads)
 
 
 def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) -> dict[str, dict[str, Any]]:
@@ -58,7 +63,7 @@ def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) 
     tasks = [change(task) for task in chosen_tasks(options.tasks, options.quick)]
     options.out.mkdir(parents=True, exist_ok=True)
     found = {}
-    with Runtime.start(RuntimeConfig(device=options.device), options.seeds[0]) as runtime:
+    with Runtime.start(options.runtime, options.seeds[0]) as runtime:
         for task in tasks:
             found[task.name] = _Bench(options, task, runtime).run()
     return found
@@ -144,7 +149,7 @@ class _Bench:
                     progress.update(done, entry.title)
         for entry, timing in running.items():
             with self._guarded(entry):
-                counts = throughput.counted(timing)
+                counts = timing.contestant.count()
                 row = self.record.row(entry.key)
                 row["parameters"] = _real_numbers(timing.contestant.module)
                 row["throughput"] = throughput.result(timing, self.task.batch_size, counts, measured)

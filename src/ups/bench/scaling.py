@@ -21,7 +21,6 @@ from ups.bench.record import machine
 from ups.bench.run import FOREVER, Options
 from ups.bench.tasks import Model, Task
 from ups.bench.trained import Trained
-from ups.config.schema import RuntimeConfig
 from ups.distributed.runtime import Runtime
 from ups.durable import write
 from ups.equations import Advection
@@ -46,7 +45,7 @@ CENTRE = {
 def scale(options: Options) -> dict[str, Any]:
     """Measure, write `scaling.json` and `scaling.png`, and say it in a table."""
     options.out.mkdir(parents=True, exist_ok=True)
-    with Runtime.start(RuntimeConfig(device=options.device), options.seeds[0]) as runtime:
+    with Runtime.start(options.runtime, options.seeds[0]) as runtime:
         kind = runtime.device.type
         ranges, centre = RANGES[kind], CENTRE[kind]
         found: dict[str, Any] = {"machine": machine(runtime.device), "command": options.command, "series": {}}

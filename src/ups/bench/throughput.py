@@ -20,7 +20,7 @@ import torch
 from ups.bench.batches import PREFETCH, WORKERS
 from ups.bench.ceilings import Ceilings, synchronise
 from ups.bench.contestants import Contestant
-from ups.bench.counts import Counts, count_step
+from ups.bench.counts import Counts
 
 BLOCKS = 5
 LONGEST = 0.3
@@ -131,7 +131,3 @@ def result(timing: Timing, batch_size: int, counts: Counts, ceilings: Ceilings) 
         "roofline_seconds": {"moved": moved, "least": least},
         "of_roofline": {"moved": seconds / moved, "least": seconds / least},
     }
-
-
-def counted(timing: Timing) -> Counts:
-    return count_step(timing.contestant.count(), timing.contestant.module)

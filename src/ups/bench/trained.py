@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from torch import nn
 
 from ups.bench.contestants import Setting, Watch
+from ups.bench.counts import Counts
 from ups.bench.loops import Loop, build, recipe
 from ups.models.propagator import Propagator
 from ups.track.open import open_tracker
@@ -58,7 +58,7 @@ class Trained:
             if fixed:
                 del self.trainer.micro_batches  # the method again
 
-    def count(self) -> Callable[[], object]:
+    def count(self) -> Counts:
         """A plain step of the same model: graphs cannot be counted. Only the averaged weights' update is not in it."""
         return Loop(self.model, self.setting, "gather").count()
 

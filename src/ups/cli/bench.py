@@ -35,6 +35,7 @@ def bench(
     ] = False,
     pdet: Annotated[bool, typer.Option("--pdet", help="Instead: pdet_stack at width 1024 in bfloat16.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is there already.")] = False,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; all cores.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure our step and our models beside the usual ways. One table: speed, error at equal time, solvers.
@@ -63,6 +64,7 @@ def bench(
         scaling=scaling,
         pdet=pdet,
         again=again,
+        threads=threads,
         as_json=as_json,
         command=" ".join(["ups", *sys.argv[1:]]),
     )
