@@ -19,6 +19,8 @@ from ups.models.propagator import Propagator
 
 EPOCHS = 20
 """Into so many the training is divided: its Trainer moves the schedule once an epoch, and ours here last minutes."""
+SHORTEST = 10
+"""Steps of an epoch, at least."""
 
 
 def package() -> Any:
@@ -73,7 +75,10 @@ class Peer:
         channels = len(data.learned.spec.channels)
         torch.manual_seed(setting.seed)
         network = neuralop.models.FNO(
-            n_modes=(settings.pop("modes"),) * dimension, in_channels=channels, out_channels=channels, **settings
+            n_modes=(2 * settings.pop("modes"),) * dimension,  # positive and negative ones: ours counts only the former
+            in_channels=channels,
+            out_channels=channels,
+            **settings,
         )
         self.network = network.to(self.device)
         self.batches = endless(loader(data, self.device, setting.seed, NamedPairs))
@@ -106,8 +111,8 @@ class Peer:
         return count_step(lambda: self.trainer.train_one_epoch(0, Stretch(iter([batch]), 1), self.loss), self.network)
 
     def train(self, watch: Watch) -> float:
-        epochs = min(EPOCHS, self.steps)
-        each = max(1, self.steps // epochs)
+        epochs = max(1, min(EPOCHS, self.steps // SHORTEST))
+        each = self.steps // epochs
         due = max(1, epochs // POINTS)
         clock = _Clock(self.device)
 
