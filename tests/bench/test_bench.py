@@ -82,7 +82,7 @@ def test_solvers_are_compared_on_the_same_trajectories(benched):
 
 def test_the_markdown_has_the_tables_and_says_where_they_come_from(benched):
     text = (benched / "bench.md").read_text()
-    assert re.search(r"torch \d.*, \d threads, \d{4}-\d\d-\d\d, `ups bench`", text)
+    assert re.search(r"torch \d.*, CPU threads: 1, \d{4}-\d\d-\d\d, `ups bench`", text)
     header = next(line for line in text.splitlines() if line.startswith("| contestant"))
     rows = [line for line in text.splitlines() if line.startswith(("| ours ", "| ours, eager ", "| FNO, usual way "))]
     assert {line.count("|") for line in rows if "," not in line.split("|")[2]} >= {header.count("|")}

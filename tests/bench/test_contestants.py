@@ -19,7 +19,7 @@ from ups.errors import UserError
 
 def test_the_eager_loop_and_the_trainer_compute_the_same_loss_from_the_same_weights_and_batch(tmp_path):
     with tiny_setting(tmp_path) as setting:
-        ours, loop = Trained("ours", setting), Loop("ours", setting, "gather")
+        ours, loop = Trained("ours", setting), Loop("ours", setting, "gather", averaged=True)
         part = ours.trainer.sampler.indices(0, 1)[0]
         sums, _ = ours.trainer.step()
         windows = setting.data.fields[part.ids[:, None], part.starts[:, None] + torch.arange(2)]
@@ -28,6 +28,9 @@ def test_the_eager_loop_and_the_trainer_compute_the_same_loss_from_the_same_weig
         assert float(loss) == pytest.approx(float(sums["advection"]), rel=1e-6)
         for name, weight in loop.module.state_dict().items():
             torch.testing.assert_close(ours.module.state_dict()[name], weight, rtol=1e-4, atol=1e-6)
+        assert loop.ema is not None
+        for name, average in loop.ema.averages.items():
+            torch.testing.assert_close(ours.trainer.ema.averages[name], average, rtol=1e-4, atol=1e-6)
         ours.close()
 
 
@@ -44,7 +47,7 @@ def test_the_loader_gives_every_pair_of_frames_once_an_epoch(tmp_path):
 
 def test_the_gather_on_the_device_gives_every_trajectory_once_an_epoch(tmp_path):
     with tiny_setting(tmp_path) as setting:
-        loop = Loop("ours", setting, "gather")
+        loop = Loop("ours", setting, "gather", averaged=False)
         data = setting.data
         seen = []
         for _ in range(len(data.fields) // data.task.batch_size):

@@ -18,7 +18,7 @@ from ups.bench.tasks import Task
 from ups.durable import write
 from ups.track.progress import Progress
 
-QUICK_SECONDS, SECONDS = 4.0, 60.0
+QUICK_SECONDS, SECONDS = 8.0, 60.0
 
 
 def measure(

@@ -85,13 +85,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the table. `way` is trainer, gather, loader or neuraloperator."""
+    """One row of the table. `way` is trainer, gather, loader or neuraloperator; a loop that stands beside our Trainer
+    averages weights as it does (`averaged`), one that stands for the usual way does not.
+    """
 
     key: str
     title: str
     model: str
     way: str
     trained: bool = True
+    averaged: bool = False
 
     def make(self, setting: Setting) -> Contestant:
         if self.way == "neuraloperator":
@@ -104,23 +107,23 @@ class Entry:
             return Trained(self.model, setting)
         from ups.bench.loops import Loop
 
-        return Loop(self.model, setting, self.way)
+        return Loop(self.model, setting, self.way, averaged=self.averaged)
 
 
 ENTRIES = (
     Entry("ours", "ours", "ours", "trainer"),
-    Entry("eager", "ours, eager", "ours", "gather"),
-    Entry("dataloader", "ours, DataLoader", "ours", "loader"),
+    Entry("eager", "ours, eager", "ours", "gather", averaged=True),
+    Entry("dataloader", "ours, DataLoader", "ours", "loader", averaged=True),
     Entry("fno", "FNO", "fno", "trainer"),
     Entry("fno_usual", "FNO, usual way", "fno", "loader"),
     Entry("unet_usual", "U-Net, usual way", "unet", "loader"),
     Entry("neuraloperator", "neuraloperator", "neuraloperator", "neuraloperator"),
     Entry("small", "ours, small", "small", "trainer", trained=False),
-    Entry("small_eager", "ours, small, eager", "small", "gather", trained=False),
-    Entry("small_dataloader", "ours, small, DataLoader", "small", "loader", trained=False),
+    Entry("small_eager", "ours, small, eager", "small", "gather", trained=False, averaged=True),
+    Entry("small_dataloader", "ours, small, DataLoader", "small", "loader", trained=False, averaged=True),
     Entry("large", "ours, large", "large", "trainer", trained=False),
-    Entry("large_eager", "ours, large, eager", "large", "gather", trained=False),
-    Entry("large_dataloader", "ours, large, DataLoader", "large", "loader", trained=False),
+    Entry("large_eager", "ours, large, eager", "large", "gather", trained=False, averaged=True),
+    Entry("large_dataloader", "ours, large, DataLoader", "large", "loader", trained=False, averaged=True),
 )
 QUICK = ("ours", "eager", "fno_usual", "unet_usual")
 

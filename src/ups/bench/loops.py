@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,7 @@ from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
+from ups.training.ema import EMA
 from ups.training.optim import build_optimiser, learning_rate
 from ups.training.stages.operator import OperatorStage
 
@@ -46,9 +48,12 @@ def build(model: Model, learned: Learned, seed: int) -> tuple[ModelSpec, Propaga
 
 
 class Loop:
-    """A model in a plain loop. `way`: gather (the set is on the device) or loader (torch's DataLoader)."""
+    """A model in a plain loop. `way`: gather (the set is on the device) or loader (torch's DataLoader).
 
-    def __init__(self, model: str, setting: Setting, way: str) -> None:
+    `averaged`: a step also averages the weights, and the averages are judged, as our Trainer does.
+    """
+
+    def __init__(self, model: str, setting: Setting, way: str, *, averaged: bool) -> None:
         data, self.runtime = setting.data, setting.runtime
         self.device = self.runtime.device
         described = data.task.models[model]
@@ -56,10 +61,12 @@ class Loop:
         _, network = build(described, data.learned, setting.seed)
         self.stage = OperatorStage(network.to(self.device), noise=0.0)
         self.optimiser = build_optimiser(self.stage.model, self.config)
+        self.ema = EMA(self.stage.model, self.config.ema) if averaged else None
         source = OnDevice if way == "gather" else FromLoader
         self.batches: Iterator[Batch] = iter(source(data, self.device, setting.seed))
         self.done = 0
         self._same: Batch | None = None
+        self._held = ExitStack()
 
     @property
     def module(self) -> nn.Module:
@@ -74,6 +81,10 @@ class Loop:
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.config, self.done)
         self.optimiser.step()
+        if self.ema is not None:
+            weights = [weight.detach() for weight in self.ema.live.values()]
+            averages = list(self.ema.averages.values())
+            torch._foreach_lerp_(averages, weights, self.ema.share(self.done))  # pyright: ignore[reportPrivateImportUsage]
         self.done += 1
         return loss.detach()
 
@@ -101,14 +112,17 @@ class Loop:
             if done % due == 0 or done == steps:
                 synchronise(self.device)
                 seconds += time.perf_counter() - began
-                with torch.no_grad():
+                with torch.no_grad(), self.ema.applied() if self.ema else nullcontext():
                     watch.validate(done, seconds, self.stage.model)
                 began = time.perf_counter()
         return seconds
 
     def trained(self) -> Propagator:
+        if self.ema is not None:
+            self._held.enter_context(self.ema.applied())
         return self.stage.model
 
     def close(self) -> None:
         """Let go of everything: worker processes end with the iterator that holds them."""
+        self._held.close()
         del self.batches, self._same

@@ -24,9 +24,9 @@ from ups.models.propagator import Propagator
 from ups.rollout.predict import on_grid
 from ups.rollout.roll_out import roll_out, start_history
 
-TRAJECTORIES = {"cpu": 16, "cuda": 256}
-BATCHES = {"cpu": (1, 16), "cuda": (64, 256)}
-"""Trajectories solved or rolled out at once: the faster of these counts, for solver and model alike."""
+TRAJECTORIES = {"cpu": 8, "cuda": 256}
+BATCHES = {"cpu": (8,), "cuda": (64, 256)}
+"""Trajectories solved or rolled out at once: the fastest of these counts, for solver and model alike."""
 REPEATS = 2
 LEVELS = 5
 FEWEST_POINTS = 16

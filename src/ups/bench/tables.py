@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from ups.bench.accuracy import seconds_to
@@ -97,8 +97,8 @@ def speedups(content: Mapping[str, Any]) -> list[str]:
     """Sentences: our throughput over that of the same model run otherwise, and error at equal time over theirs."""
     rows = content["contestants"]
 
-    def rate(key: str) -> float | None:
-        return rows.get(key, {}).get("throughput", {}).get("samples_per_second")
+    def blocks(key: str) -> list[float]:
+        return rows.get(key, {}).get("throughput", {}).get("blocks", [])
 
     def error(key: str) -> float | None:
         runs = rows.get(key, {}).get("runs", {}).values()
@@ -108,9 +108,13 @@ def speedups(content: Mapping[str, Any]) -> list[str]:
     lines = []
     for own, prefix, label in SIZES:
         for other, name in WAYS:
-            fast, slow = rate(own), rate(prefix + other)
-            if fast and slow:
-                lines.append(f"Our step{label} trains on {fast / slow:.2f} times the samples a second of {name}.")
+            fast, slow = blocks(own), blocks(prefix + other)
+            if fast and slow and len(fast) == len(slow):
+                ratios = sorted(b / a for a, b in zip(fast, slow, strict=True))
+                lines.append(
+                    f"Our step{label} trains on {median(ratios):.2f} times the samples a second of {name} "
+                    f"({ratios[0]:.2f} to {ratios[-1]:.2f} over blocks timed in turn)."
+                )
     for other, name in OPPONENTS:
         ours, theirs = error("ours"), error(other)
         if ours and theirs:
@@ -158,10 +162,8 @@ def markdown(found: Mapping[str, Mapping[str, Any]], command: str) -> str:
         where = content.get("machine", {})
         parts += [f"## {task}", ""]
         if where:
-            parts += [
-                f"{where['device']}, torch {where['torch']}, {where['threads']} threads, {where['date']}, `{command}`.",
-                "",
-            ]
+            machine = f"{where['device']}, torch {where['torch']}, CPU threads: {where['threads']}"
+            parts += [f"{machine}, {where['date']}, `{command}`.", ""]
         if "ceilings" in content:
             limits = content["ceilings"]
             rates = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in limits["matmul"].items())

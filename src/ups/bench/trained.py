@@ -59,8 +59,8 @@ class Trained:
                 del self.trainer.micro_batches  # the method again
 
     def count(self) -> Counts:
-        """A plain step of the same model: graphs cannot be counted. Only the averaged weights' update is not in it."""
-        return Loop(self.model, self.setting, "gather").count()
+        """Of a plain step of the same model: graphs cannot be counted."""
+        return Loop(self.model, self.setting, "gather", averaged=True).count()
 
     def train(self, watch: Watch) -> float:
         self.watch = watch

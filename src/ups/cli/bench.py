@@ -18,7 +18,7 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Small data and models: minutes on two CPU cores.")] = False,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", min=0, help="Training time of each; 60, or 4 with --quick; 0: throughput only."),
+        typer.Option("--seconds", min=0, help="Training time of each; 60, or 8 with --quick; 0: throughput only."),
     ] = None,
     seed: Annotated[
         list[int] | None, typer.Option("--seed", min=0, help="Of weights and order of samples; repeat it for several.")
