@@ -22,6 +22,7 @@ FLOW = [
     "evaluation",
     "simulator",
     "report",
+    "bench",
     "ops",
     "web",
     "pipeline",

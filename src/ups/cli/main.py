@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from ups.cli.bench import bench
 from ups.cli.data_convert import convert
 from ups.cli.data_fetch import fetch
 from ups.cli.data_inspect import inspect
@@ -53,7 +54,7 @@ app.add_typer(data, name="data")
 store = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(store, name="store")
 
-for command in (run, train, evaluate, report, simulate, export, explain):
+for command in (run, train, evaluate, report, simulate, export, explain, bench):
     app.command()(command)
 for command in (make, fetch, inspect, stats, convert):
     data.command()(command)

@@ -25,6 +25,8 @@ Optimiser = TypeVar("Optimiser", bound=torch.optim.Optimizer)
 
 BUCKET = 32 * 2**20
 """Bytes of gradients that are reduced at once."""
+RECOMPILATIONS = 64
+"""Of one block's code, at most: tasks, grids, micro-batches and their halves, with gradients and without."""
 
 
 def parallelise(
@@ -42,7 +44,7 @@ def parallelise(
         if config.checkpoint_activations:
             _replace_forward(block, _recomputed(block.forward))
         if config.compile:
-            block.compile()
+            _compile(block)
     if runtime.mesh is not None:
         mesh = runtime.mesh if config.strategy == "hsdp" else runtime.mesh["dp_shard"]
         place = _placement(runtime.mesh["dp_shard"].size())
@@ -163,6 +165,16 @@ def _copy_all(into: list[Tensor], tensors: list[Tensor]) -> None:
 
 def _replace_forward(block: nn.Module, forward: Callable[..., Any]) -> None:
     block.forward = forward  # on the instance: names of parameters and hooks of the module stay as they are
+
+
+def _compile(block: nn.Module) -> None:
+    """Compile a block for every shape it meets. Past torch's limit of shapes it would go on eagerly and say nothing, so
+    the limit is far away, and reaching it is an error.
+    """
+    torch._dynamo.config.recompile_limit = RECOMPILATIONS
+    torch._dynamo.config.accumulated_recompile_limit = 64 * RECOMPILATIONS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    block.compile()
 
 
 def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -1,0 +1,86 @@
+"""Equal wall time: every contestant trains for the same seconds, then rolls out the same test trajectories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ups.bench.contestants import Contestant, Watch
+from ups.bench.data import Data
+from ups.evaluation.scores import plain
+from ups.fields import Batch
+from ups.metrics import nrmse, pooled_nrmse
+from ups.metrics.bootstrap import bootstrap_interval
+from ups.models.propagator import Propagator
+from ups.rollout.predict import one_step, rollout
+from ups.track.progress import Progress
+
+RESAMPLES = 1000
+FEWEST = 8
+"""Steps of the shortest training."""
+
+
+def steps_for(seconds: float, throughput: dict[str, Any]) -> int:
+    """As many steps as the measured speed gives, the first of them being slower."""
+    left = seconds - throughput["first_step_seconds"]
+    return max(FEWEST, int(left / throughput["step_seconds"]))
+
+
+def trained(contestant: Contestant, data: Data, title: str, steps: int) -> tuple[dict[str, Any], Propagator]:
+    """Train a contestant that was made for `steps` steps, and judge it on the test set."""
+    curve: list[dict[str, float]] = []
+    with Progress(f"training {title}", total=steps, unit="steps") as progress:
+
+        def validate(step: int, seconds: float, model: Propagator) -> float:
+            error = rollout_error(rollout(model, data.learned, data.validation), data.validation)
+            curve.append({"step": step, "seconds": seconds, "rollout_nrmse": error})
+            progress.update(step, f"rollout nRMSE {error:.4f}")
+            return error
+
+        seconds = contestant.train(Watch(validate, progress.update))
+    model = contestant.trained()
+    return {"steps": curve[-1]["step"], "seconds": seconds, "curve": curve} | judged(model, data), model
+
+
+def rollout_error(predicted: Tensor, truth: Batch) -> float:
+    return float(nrmse(predicted, truth.values[:, 1:]).mean())
+
+
+@torch.no_grad()
+def judged(model: Propagator, data: Data) -> dict[str, Any]:
+    """nRMSE of one step from every true frame and of rollouts from the first, over the test set."""
+    target = data.test.values[:, 1:]
+    result: dict[str, Any] = {}
+    for view, predicted in (
+        ("rollout", rollout(model, data.learned, data.test)),
+        ("one_step", one_step(model, data.learned, data.test)),
+    ):
+        result[view] = scored(predicted, target)
+    return result
+
+
+def scored(predicted: Tensor, target: Tensor) -> dict[str, Any]:
+    each = nrmse(predicted, target).flatten(1).mean(1)
+    low, high = bootstrap_interval(each, 0, RESAMPLES)
+    return {
+        "nrmse": plain(each.mean()),
+        "ci95": [plain(low), plain(high)],
+        "median": plain(each.median()),
+        "pooled": plain(pooled_nrmse(predicted, target).mean()),
+    }
+
+
+def persistence(data: Data) -> dict[str, Any]:
+    """What copying the input scores."""
+    values = data.test.values
+    return {
+        "rollout": scored(values[:, :1].expand_as(values[:, 1:]), values[:, 1:]),
+        "one_step": scored(values[:, :-1], values[:, 1:]),
+    }
+
+
+def seconds_to(curve: list[dict[str, float]], target: float) -> float | None:
+    """When validation first saw a rollout error of at most `target`; None if never."""
+    return next((point["seconds"] for point in curve if point["rollout_nrmse"] <= target), None)

@@ -1,0 +1,105 @@
+"""What `ups bench` prints and writes: the table last, JSON if asked, `bench.md` and the pictures always."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from ups.bench.plots import draw
+from ups.bench.run import Options, bench, failed
+from ups.bench.tables import COLUMNS, ROLLOUT_COLUMNS, markdown, rollout_rows, rows, speedups
+from ups.bench.tasks import Task
+from ups.durable import write
+from ups.track.progress import Progress
+
+QUICK_SECONDS, SECONDS = 8.0, 60.0
+
+
+def measure(
+    *,
+    tasks: Sequence[str] = (),
+    quick: bool = False,
+    seconds: float | None = None,
+    seeds: Sequence[int] = (0,),
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    out: Path = Path("bench"),
+    only: Sequence[str] = (),
+    scaling: bool = False,
+    pdet: bool = False,
+    again: bool = False,
+    threads: int | None = None,
+    as_json: bool = False,
+    command: str = "ups bench",
+    change: Callable[[Task], Task] = lambda task: task,
+) -> int:
+    """Measure, write and print; the exit code: 1 if a contestant failed."""
+    Progress.silent = Progress.silent or as_json
+    options = Options(
+        tasks=tuple(tasks),
+        quick=quick,
+        seconds=(QUICK_SECONDS if quick else SECONDS) if seconds is None else seconds,
+        seeds=tuple(seeds),
+        device=device,
+        out=out,
+        only=tuple(only),
+        again=again,
+        threads=threads,
+        command=command,
+    )
+    if scaling or pdet:
+        return _special(options, scaling, pdet, as_json)
+    found = bench(options, change)
+    write(out / "bench.md", (markdown(found, command) + "\n").encode())
+    pictures = [path for task, content in found.items() for path in draw(task, content, out)]
+    problems = failed(found)
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        for task, content in found.items():
+            _print(task, content)
+        print(f"\nwritten: {', '.join(str(path) for path in (out / 'bench.md', *pictures))}")
+    for problem in problems:
+        print(f"failed: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _special(options: Options, scaling: bool, pdet: bool, as_json: bool) -> int:
+    """The two measurements that have tables of their own."""
+    results: dict[str, Any] = {}
+    if scaling:
+        from ups.bench.scaling import scale
+
+        results["scaling"] = scale(options)
+    if pdet:
+        from ups.bench.pdet import pdet_share
+
+        results["pdet"] = pdet_share(options)
+    if as_json:
+        print(json.dumps(results, indent=1))
+    else:
+        for name, result in results.items():
+            print(result["text"])
+            print(f"written: {options.out / name}.json")
+    return 0
+
+
+def _print(task: str, content: dict[str, Any]) -> None:
+    # A log has no width of its own: the table must not be folded there.
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    table = Table(*COLUMNS, title=task, title_justify="left")
+    for row in rows(content):
+        table.add_row(*row)
+    console.print(table)
+    if lines := rollout_rows(content):
+        table = Table(*ROLLOUT_COLUMNS, title=f"{task}: rollouts", title_justify="left")
+        for line in lines:
+            table.add_row(*line)
+        console.print(table)
+    for line in speedups(content):
+        console.print(line, highlight=False)

@@ -1,0 +1,131 @@
+"""What a training step computes and moves, counted operation by operation while it runs once, eagerly.
+
+FLOP: torch's own formulas (`torch.utils.flop_counter`) of products, convolutions and attention, a multiplication and an
+addition counting two; four times as many where numbers are complex; 5 n log₂ n for a complex Fourier transform of n
+numbers and half of that for a real one. Pointwise work is not counted, as is the custom.
+
+Bytes, in two ways:
+- `moved`: every operation reads its inputs and writes its outputs, as kernels that are not fused do. A tensor counts
+  as many bytes as its storage holds, so what is broadcast counts once; views are free.
+- `least`: what no way to run the step can avoid: weights read by both passes, gradients written and read by the
+  clipping and by the optimiser, moments and weights read and written, and what is kept for the backward pass written
+  and read once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+_FFT = {torch.ops.aten._fft_r2c: 0.5, torch.ops.aten._fft_c2r: 0.5, torch.ops.aten._fft_c2c: 1.0}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of one step: FLOP, bytes moved, bytes kept for the backward pass, bytes of all trained numbers."""
+
+    flop: float
+    moved: int
+    kept: int
+    parameters: int
+
+    @property
+    def least(self) -> int:
+        """Weights 2, gradients 3, AdamW 6 (three arrays read and written) times their bytes; 2 times what is kept."""
+        return 11 * self.parameters + 2 * self.kept
+
+    def arithmetic(self) -> str:
+        """How the numbers came about, in a line."""
+        weights, kept = self.parameters / 1e6, self.kept / 1e6
+        return (
+            f"{self.flop / 1e9:.4g} GFLOP; bytes moved operation by operation {self.moved / 1e6:.4g} MB; at least "
+            f"11 × {weights:.4g} MB of weights (2 weights, 3 gradients, 6 optimiser) + 2 × {kept:.4g} MB kept for the "
+            f"backward pass = {self.least / 1e6:.4g} MB"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"least": self.least, "arithmetic": self.arithmetic()}
+
+
+def count_step(step: Callable[[], Any], model: nn.Module) -> Counts:
+    """Run `step` (forward, backward, update) once and count."""
+    kept: dict[int, int] = {}
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in weights:
+            kept[place] = max(kept.get(place, 0), _bytes(tensor))
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor), Counting() as counting:
+        step()
+    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    return Counts(counting.flop, counting.moved, sum(kept.values()), trained)
+
+
+class Counting(TorchDispatchMode):
+    """Within, every operation adds its FLOP and the bytes it reads and writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flop, self.moved = 0.0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        self.flop += flop_of(func, args, kwargs, out)
+        if not _is_view(func):
+            inputs, outputs = _tensors((args, kwargs)), _tensors(out)
+            written = _written(func, args, kwargs)
+            fresh = {id(t): t for t in outputs} | {id(t): t for t in written}
+            self.moved += sum(map(_bytes, inputs)) + sum(map(_bytes, fresh.values()))
+        return out
+
+
+def flop_of(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
+    packet = func._overloadpacket
+    if packet in _FFT:
+        source, axes = args[0], args[1]
+        large = out if packet is torch.ops.aten._fft_c2r else source
+        length = math.prod(large.shape[axis] for axis in axes)
+        return _FFT[packet] * 5 * large.numel() * math.log2(max(length, 2))
+    if packet not in flop_registry:
+        return 0.0
+    complex_numbers = any(t.is_complex() for t in _tensors(args))
+    return float(flop_registry[packet](*args, **kwargs, out_val=out)) * (4 if complex_numbers else 1)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    """Every tensor once."""
+    return list({id(leaf): leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}.values())
+
+
+def _is_view(func: Any) -> bool:
+    """Whether the result is another look at the same numbers (or nothing but an allocation)."""
+    returns = func._schema.returns
+    aliases = [r.alias_info for r in returns]
+    views = any(a is not None and not a.is_write for a in aliases)
+    return views or func._overloadpacket in (torch.ops.aten.empty, torch.ops.aten.empty_like, torch.ops.aten.detach)
+
+
+def _written(func: Any, args: tuple, kwargs: dict[str, Any]) -> Iterable[Tensor]:
+    """The inputs that the operation changes in place."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = kwargs.get(argument.name) if argument.name in kwargs or place >= len(args) else args[place]
+            yield from _tensors(value)
+
+
+def _bytes(tensor: Tensor) -> int:
+    """At most what its storage holds: a broadcast tensor is read once."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())

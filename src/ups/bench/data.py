@@ -1,0 +1,137 @@
+"""The trajectories of a benchmark: solved on the device, averaged to the stored grid, split, normalised."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.bench.tasks import DATA_SEED, Task
+from ups.data.header import Described
+from ups.data.splits import Splits, check_disjoint
+from ups.data.statistics import statistics
+from ups.distributed.runtime import Runtime
+from ups.equations import Equation
+from ups.equations.marching import block_means
+from ups.fields import Batch, Grid, Header, TaskSpec
+from ups.models.saved import Learned
+from ups.rollout.predict import read_all
+from ups.store.fields import FieldStore
+from ups.track.progress import Progress
+
+_CHUNK = {"cpu": 32, "cuda": 1024}
+"""Trajectories solved at once."""
+
+
+class Held(Described):
+    """Trajectories in the host's memory, as a Dataset."""
+
+    def __init__(self, header: Header, values: Float[Tensor, "N T *space C"], first_id: int) -> None:
+        self.header, self.values, self.first_id = header, values, first_id
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        rows = torch.tensor(list(indices), dtype=torch.long)
+        times = self.header.times[frames]
+        return Batch(
+            task=self.task,
+            values=self.values[rows][:, frames],
+            times=times.expand(len(rows), -1),
+            grid=self.grid,
+            boundary=self.boundary,
+            parameters={
+                name: torch.full((len(rows),), value, dtype=torch.float64)
+                for name, value in self.header.parameters.items()
+                if value is not None
+            },
+            static={},
+            ids=self.first_id + rows,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """One benchmark's data. `seconds` is what the solver took to make them."""
+
+    task: Task
+    learned: Learned
+    store: FieldStore
+    train: Held
+    validation: Batch
+    test: Batch
+    test_ids: range
+    seconds: float
+
+    @cached_property
+    def fields(self) -> Float[Tensor, "N T *space C"]:
+        """The training trajectories, normalised, in the host's memory."""
+        return self.learned.normaliser.normalise(self.train.values)
+
+
+def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
+    """Make the data of a task; the store that the Trainer reads lies in `folder`."""
+    began = time.perf_counter()
+    values = solved(task, range(task.train + task.validation + task.test), runtime)
+    seconds = time.perf_counter() - began
+    spec = task_spec(task)
+    grid = Grid.cell_centred((task.points,) * spec.dimension, task.solver.grid.extent)
+    header = Header(
+        spec.name, task.solver.channels, grid, task.times, task.solver.boundary, dict(task.solver.parameters)
+    )
+    ends = (0, task.train, task.train + task.validation, len(values))
+    parts = [Held(header, values[lo:hi], lo) for lo, hi in pairwise(ends)]
+    splits = Splits(*parts)
+    check_disjoint(splits)
+    learned = Learned(
+        spec,
+        grid,
+        statistics(parts[0], spec),
+        {name: (value, value) for name, value in task.solver.parameters.items() if name in spec.parameters},
+        (task.dt,),
+    )
+    store = FieldStore.build(folder / f"{task.name}-{task.points}", parts[0], learned.normaliser)
+    return Data(
+        task=task,
+        learned=learned,
+        store=store,
+        train=parts[0],
+        validation=read_all(parts[1]),
+        test=read_all(parts[2]),
+        test_ids=range(ends[2], ends[3]),
+        seconds=seconds,
+    )
+
+
+def task_spec(task: Task) -> TaskSpec:
+    return replace(task.solver.task(), dt=task.dt, latent_spacing=task.latent_spacing)
+
+
+def solved(task: Task, ids: range, runtime: Runtime) -> Float[Tensor, "N T *space C"]:
+    """The given trajectories on the stored grid, in the host's memory."""
+    rows = _CHUNK[runtime.device.type]
+    spec = task.solver.task()
+    out = torch.empty(len(ids), task.frames, *(task.points,) * spec.dimension, len(task.solver.channels))
+    with Progress(f"solving {task.name}", total=len(ids), unit="trajectories") as progress:
+        for lo in range(0, len(ids), rows):
+            part = task.solver.solve(DATA_SEED, ids[lo : lo + rows], task.times, runtime.device)
+            out[lo : lo + rows] = averaged(task.solver, part.values, task.points)
+            progress.update(min(lo + rows, len(ids)))
+            runtime.check_stop("results of finished contestants are kept")
+    return out
+
+
+def averaged(solver: Equation, values: Float[Tensor, "N T *space C"], points: int) -> Float[Tensor, "N T *space2 C"]:
+    """Means over the cells of a coarser grid; the same numbers where the grid is the same."""
+    if values.shape[2] == points:
+        return values
+    means = block_means(solver.name, values.flatten(0, 1).double(), points, range(1, values.dim() - 2))
+    return means.unflatten(0, values.shape[:2]).to(values.dtype)

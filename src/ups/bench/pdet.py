@@ -1,0 +1,62 @@
+"""The plain transformer at width 1024 in bfloat16: the share of the card's measured matmul rate that a step reaches."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from ups.bench import ceilings, throughput
+from ups.bench.contestants import Absent, Setting
+from ups.bench.data import prepare
+from ups.bench.record import machine
+from ups.bench.run import FOREVER, Options
+from ups.bench.tasks import TASKS, Model
+from ups.bench.trained import Trained
+from ups.distributed.runtime import Runtime
+from ups.durable import write
+from ups.errors import UserError
+
+PRECISION = "bfloat16"
+MODEL = Model("pdet_stack", {"width": 1024, "depth": 8, "expansion": 4.0, "head": 64, "conditions": 64}, 1e-4)
+SMALL = Model("pdet_stack", {"width": 64, "depth": 2, "expansion": 4.0, "head": 16, "conditions": 16}, 1e-3)
+"""For a CPU, where the number says nothing: only that it runs."""
+TRAJECTORIES = 512
+BLOCKS = 5
+
+
+def pdet_share(options: Options) -> dict[str, Any]:
+    """Measure and write `pdet.json`: GFLOP of a step over its time, over the measured bf16 rate."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    # A transformer's norms and gates are many passes over memory between the products: compiling fuses them.
+    with Runtime.start(options.runtime.model_copy(update={"compile": True}), options.seeds[0]) as runtime:
+        cuda = runtime.device.type == "cuda"
+        model = replace(MODEL if cuda else SMALL, precision=PRECISION if cuda else "float32")
+        task = replace(TASKS["advection"], models={"pdet": model}, train=TRAJECTORIES, validation=1, test=1, frames=5)
+        if not cuda:
+            task = replace(task, batch_size=4, train=32)
+        folder = options.out / "work" / "pdet"
+        folder.mkdir(parents=True, exist_ok=True)
+        data = prepare(task, runtime, folder)
+        measured = ceilings.measure(runtime.device)
+        setting = Setting(data, runtime, options.seeds[0], FOREVER, folder)
+        try:
+            timing = throughput.begin(lambda: Trained("pdet", setting), runtime.device)
+        except Absent as absent:
+            raise UserError(f"--pdet: {absent}") from absent
+        for _ in range(BLOCKS):
+            throughput.round_of(timing, runtime.device)
+        rate = "bf16" if cuda else measured.used
+        counts = timing.contestant.count()
+        result = throughput.result(timing, task.batch_size, counts, replace(measured, used=rate))
+        timing.contestant.close()
+        where = machine(runtime.device)
+    text = (
+        f"pdet_stack, {model.settings}, batch {task.batch_size}, {task.points} tokens, {rate}: "
+        f"{1e3 * result['step_seconds']:.4g} ms a step, {counts.flop / 1e12:.4g} TFLOP, "
+        f"{result['flop_per_second'] / 1e12:.4g} TFLOP/s = {100 * result['share_of_matmul']:.3g} % of the measured "
+        f"{measured.matmul[rate] / 1e12:.4g} TFLOP/s ({where['device']}, torch {where['torch']}, {where['date']})"
+    )
+    found = {"machine": where, "command": options.command, "throughput": result, "text": text}
+    write(options.out / "pdet.json", (json.dumps(found, indent=1) + "\n").encode())
+    return found

@@ -1,0 +1,167 @@
+"""neuraloperator's FNO, trained by neuraloperator's own Trainer. The package is no dependency: it may be absent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ups.bench.batches import NamedPairs, endless, loader
+from ups.bench.ceilings import synchronise
+from ups.bench.contestants import POINTS, Absent, Setting, Watch
+from ups.bench.counts import Counts, count_step
+from ups.fields import Grid
+from ups.models.propagator import Propagator
+
+EPOCHS = 20
+"""Into so many the training is divided: its Trainer moves the schedule once an epoch, and ours here last minutes."""
+SHORTEST = 10
+"""Steps of an epoch, at least."""
+
+
+def package() -> Any:
+    try:
+        import neuralop  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise Absent(f"neuraloperator is not installed ({error}); `pip install neuraloperator` adds its row") from error
+    return neuralop
+
+
+class Stretch:
+    """An epoch of so many batches out of an endless walk through the data."""
+
+    def __init__(self, batches: Iterator[Any], count: int) -> None:
+        self.batches, self.count = batches, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.count):
+            yield next(self.batches)
+
+
+class NextFrame(nn.Module):
+    """Its FNO as it is used there, from one normalised frame to the next, where our evaluation expects a propagator."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.real = nn.Parameter(torch.zeros(()), requires_grad=False)  # the first parameter tells a model's precision
+        self.network = network
+
+    def forward(
+        self,
+        task: str,
+        history: Float[Tensor, "B H *space C"],
+        static: Tensor,
+        parameters: Mapping[str, Tensor],
+        lead: Tensor,
+        grid: Grid,
+    ) -> Float[Tensor, "B *space C"]:
+        return self.network(history[:, -1].movedim(-1, 1)).movedim(1, -1)
+
+
+class Peer:
+    def __init__(self, model: str, setting: Setting) -> None:
+        neuralop = package()
+        data, self.runtime = setting.data, setting.runtime
+        self.device, self.steps = self.runtime.device, setting.steps
+        described, dimension = data.task.models[model], data.learned.spec.dimension
+        settings = dict(described.settings)
+        channels = len(data.learned.spec.channels)
+        torch.manual_seed(setting.seed)
+        network = neuralop.models.FNO(
+            n_modes=(2 * settings.pop("modes"),) * dimension,  # positive and negative ones: ours counts only the former
+            in_channels=channels,
+            out_channels=channels,
+            **settings,
+        )
+        self.network = network.to(self.device)
+        self.batches = endless(loader(data, self.device, setting.seed, NamedPairs))
+        self.optimiser = torch.optim.AdamW(network.parameters(), lr=described.learning_rate, weight_decay=1e-4)
+        self.loss = neuralop.LpLoss(d=dimension, p=2)
+        self.trainer = _watched(neuralop.Trainer, network, self.device)
+        self._same: dict[str, Tensor] | None = None
+
+    @property
+    def module(self) -> nn.Module:
+        return self.network
+
+    def advance(self, steps: int, *, fixed: bool = False) -> None:
+        self._schedule(10**6)
+        batches = iter(lambda: self._fixed(), None) if fixed else self.batches
+        self.trainer.train_one_epoch(0, Stretch(batches, steps), self.loss)
+
+    def _schedule(self, epochs: int) -> None:
+        self.trainer.optimizer, self.trainer.regularizer = self.optimiser, None
+        self.trainer.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, T_max=epochs)
+
+    def _fixed(self) -> dict[str, Tensor]:
+        same = self._same or next(self.batches)
+        self._same = same
+        return same
+
+    def count(self) -> Counts:
+        batch = self._fixed()
+        self.advance(1, fixed=True)
+        return count_step(lambda: self.trainer.train_one_epoch(0, Stretch(iter([batch]), 1), self.loss), self.network)
+
+    def train(self, watch: Watch) -> float:
+        epochs = max(1, min(EPOCHS, self.steps // SHORTEST))
+        each = self.steps // epochs
+        due = max(1, epochs // POINTS)
+        clock = _Clock(self.device)
+
+        def between(epoch: int) -> None:
+            self.runtime.check_stop("results of finished contestants are kept")
+            watch.progress(epoch * each, "")
+            if epoch and (epoch % due == 0 or epoch == epochs):
+                clock.pause()
+                self.network.eval()
+                with torch.no_grad():
+                    watch.validate(epoch * each, clock.seconds, self.trained())
+                clock.go()
+
+        self.trainer.between, self.trainer.n_epochs = between, epochs
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, T_max=epochs)
+        clock.go()
+        self.trainer.train(Stretch(self.batches, each), {}, self.optimiser, schedule, training_loss=self.loss)
+        between(epochs)
+        clock.pause()
+        return clock.seconds
+
+    def trained(self) -> Propagator:
+        return cast(Propagator, NextFrame(self.network).to(self.device))
+
+    def close(self) -> None:
+        del self.batches, self._same
+
+
+class _Clock:
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.seconds, self.began = device, 0.0, 0.0
+
+    def go(self) -> None:
+        self.began = time.perf_counter()
+
+    def pause(self) -> None:
+        synchronise(self.device)
+        self.seconds += time.perf_counter() - self.began
+        self.began = time.perf_counter()
+
+
+def _watched(trainer: type, network: nn.Module, device: torch.device) -> Any:
+    """Its Trainer, which calls `between` before each epoch: the place it leaves for such things."""
+
+    class Watched(trainer):
+        between: Callable[[int], None] = staticmethod(lambda epoch: None)
+
+        def on_epoch_start(self, epoch: int) -> None:
+            super().on_epoch_start(epoch)
+            self.between(epoch)
+
+    return Watched(model=network, n_epochs=EPOCHS, device=device)

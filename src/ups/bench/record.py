@@ -1,0 +1,60 @@
+"""What a benchmark has found so far, as JSON: written whole after every result, so a killed one loses little."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ups.durable import write
+from ups.errors import UserError
+from ups.track.environment import environment
+
+
+class Record:
+    """One task's results. `content` is what the file holds; `save` after every change."""
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], again: bool) -> None:
+        self.path = path
+        self.content: dict[str, Any] = {"settings": dict(settings), "contestants": {}}
+        if path.exists() and not again:
+            found = read(path)
+            if found.get("settings") != json.loads(json.dumps(settings)):
+                raise UserError(
+                    f"{path} holds results of other settings; choose another --out, or --again to replace them"
+                )
+            self.content = found
+
+    def row(self, key: str) -> dict[str, Any]:
+        return self.content["contestants"].setdefault(key, {})
+
+    def save(self) -> None:
+        write(self.path, (json.dumps(self.content, indent=1) + "\n").encode())
+
+
+def read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is not the JSON of a benchmark ({error}); remove it") from error
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What the numbers were measured on."""
+    found = environment()
+    card = torch.cuda.get_device_name(device) if device.type == "cuda" else found["cpu"]["model"]
+    return {
+        "device": card,
+        "kind": device.type,
+        "cores": found["cpu"]["usable"],
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "cuda": found["torch"]["cuda"] if device.type == "cuda" else None,
+        "python": found["python"],
+        "git": found["git"],
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }

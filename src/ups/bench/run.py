@@ -1,0 +1,230 @@
+"""`ups bench`: data, throughput side by side, training for equal time, rollouts against solvers, table.
+
+Every result is written when it is there; the same command goes on where an interrupted one stopped. A contestant that
+fails leaves a row that says why, and the others go on.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ups.bench import accuracy, ceilings, solvers, throughput
+from ups.bench.contestants import Absent, Entry, Setting
+from ups.bench.contestants import chosen as chosen_entries
+from ups.bench.data import Data, prepare
+from ups.bench.record import Record, machine
+from ups.bench.tasks import Model, Task
+from ups.bench.tasks import chosen as chosen_tasks
+from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime import Runtime
+from ups.errors import Stopped
+from ups.track.progress import Progress
+
+FOREVER = 10**6
+"""Steps of a training that is only timed."""
+ROLLED = ("ours", "fno", "fno_usual", "unet_usual", "neuraloperator")
+"""Whose rollouts are timed: each architecture once, where it was trained first."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `ups bench` was asked. `seconds` 0: throughput only."""
+
+    tasks: tuple[str, ...] = ()
+    quick: bool = False
+    seconds: float = 60.0
+    seeds: tuple[int, ...] = (0,)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    out: Path = Path("bench")
+    only: tuple[str, ...] = ()
+    again: bool = False
+    threads: int | None = None
+    command: str = "ups bench"
+
+    @property
+    def runtime(self) -> RuntimeConfig:
+        """TF32 for everybody: half the card would be left out otherwise."""
+        return RuntimeConfig(device=self.device, threads=self.threads, tf32=True)
+
+
+def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) -> dict[str, dict[str, Any]]:
+    """Do whatever of the benchmark is not done yet; all that is known, by task. `change` makes tasks smaller."""
+    tasks = [change(task) for task in chosen_tasks(options.tasks, options.quick)]
+    options.out.mkdir(parents=True, exist_ok=True)
+    found = {}
+    with Runtime.start(options.runtime, options.seeds[0]) as runtime:
+        for task in tasks:
+            found[task.name] = _Bench(options, task, runtime).run()
+    return found
+
+
+def failed(found: dict[str, dict[str, Any]]) -> list[str]:
+    """The rows that say why they are not there."""
+    return [
+        f"{task}, {row['title']}: {row['why']}"
+        for task, content in found.items()
+        for row in content["contestants"].values()
+        if row.get("state") == "failed"
+    ]
+
+
+class _Bench:
+    """One task."""
+
+    def __init__(self, options: Options, task: Task, runtime: Runtime) -> None:
+        self.options, self.task, self.runtime = options, task, runtime
+        self.entries = chosen_entries(options.only, task, options.quick)
+        described = _described(task)
+        settings = {"task": described, "seconds": options.seconds, "device": runtime.device.type}
+        self.record = Record(options.out / f"{task.name}.json", settings, options.again)
+        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
+        self.work = options.out / "work" / f"{task.name}-{key}"
+        self.work.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> dict[str, Any]:
+        content = self.record.content
+        content |= {"command": self.options.command, "batch_size": self.task.batch_size}
+        untimed = [entry for entry in self.entries if "throughput" not in self.record.row(entry.key)]
+        untrained = [(entry, seed) for entry in self.entries for seed in self._seeds(entry)]
+        absent = {e.key for e in untimed if self.record.row(e.key).get("state") == "absent" and not self.options.only}
+        if any(entry.key not in absent for entry in (*untimed, *(entry for entry, _ in untrained))):
+            for entry in (*untimed, *(entry for entry, _ in untrained)):
+                self.record.row(entry.key).pop("state", None)
+            content["machine"] = machine(self.runtime.device)
+            data = prepare(self.task, self.runtime, self.work)
+            content["data"] = {"trajectories": len(data.train), "seconds": data.seconds}
+            content["persistence"] = accuracy.persistence(data)
+            self.record.save()
+            self.ceilings = ceilings.measure(self.runtime.device) if untimed else None
+            # Ways to run the same model are compared in the same seconds; another model need not be.
+            for _, group in groupby(untimed, key=lambda entry: entry.model):
+                self._time(list(group), data)
+            for entry, seed in untrained:
+                self._train(entry, seed, data)
+        return content
+
+    def _seeds(self, entry: Entry) -> list[int]:
+        """For which seeds a contestant is still to be trained."""
+        if not entry.trained or not self.options.seconds:
+            return []
+        done = self.record.row(entry.key).get("runs", {})
+        return [seed for seed in self.options.seeds if str(seed) not in done]
+
+    def _setting(self, data: Data, seed: int, steps: int) -> Setting:
+        return Setting(data, self.runtime, seed, steps, self.work)
+
+    def _time(self, entries: Sequence[Entry], data: Data) -> None:
+        """Throughput of some contestants, block by block in turn."""
+        device, measured = self.runtime.device, self.ceilings
+        assert measured is not None
+        self.record.content["ceilings"] = measured.to_dict()
+        running: dict[Entry, throughput.Timing] = {}
+        rounds = throughput.BLOCKS + 1
+        with Progress(
+            f"timing {entries[0].title} on {self.task.name}", total=rounds * len(entries), unit="blocks"
+        ) as progress:
+            done = 0
+            for entry in entries:
+                with self._guarded(entry):
+                    setting = self._setting(data, self.options.seeds[0], FOREVER)
+                    running[entry] = throughput.begin(lambda e=entry, s=setting: e.make(s), device)
+                done += 1
+                progress.update(done, entry.title)
+            for _ in range(throughput.BLOCKS):
+                for entry in list(running):
+                    with self._guarded(entry, lambda e=entry: running.pop(e, None)):
+                        throughput.round_of(running[entry], device)
+                    done += 1
+                    progress.update(done, entry.title)
+        for entry, timing in running.items():
+            with self._guarded(entry):
+                counts = timing.contestant.count()
+                row = self.record.row(entry.key)
+                row["parameters"] = _real_numbers(timing.contestant.module)
+                row["throughput"] = throughput.result(timing, self.task.batch_size, counts, measured)
+                timing.contestant.close()
+        running.clear()
+        _release()
+
+    def _train(self, entry: Entry, seed: int, data: Data) -> None:
+        row = self.record.row(entry.key)
+        if "throughput" not in row:
+            return
+        with self._guarded(entry):
+            steps = accuracy.steps_for(self.options.seconds, row["throughput"])
+            contestant = entry.make(self._setting(data, seed, steps))
+            try:
+                result, model = accuracy.trained(contestant, data, f"{entry.title} on {self.task.name}", steps)
+                if entry.key in ROLLED and "rollouts" not in row:
+                    row["rollouts"] = self._rollouts(model, result, data)
+                row.setdefault("runs", {})[str(seed)] = result
+            finally:
+                contestant.close()
+        _release()
+
+    def _rollouts(self, model: Any, result: dict[str, Any], data: Data) -> dict[str, Any]:
+        device, content = self.runtime.device, self.record.content
+        if "solver" not in content:
+            content["solver"] = solvers.ladder(data, device)
+        spent = {"train": result["seconds"], "data": content["data"]["seconds"]}
+        seconds = solvers.model_seconds(model, data, device)
+        return solvers.comparison(content["solver"], result["rollout"]["nrmse"] or float("inf"), seconds, spent)
+
+    @contextmanager
+    def _guarded(self, entry: Entry, drop: Callable[[], Any] = lambda: None) -> Iterator[None]:
+        """What goes wrong within is written into the contestant's row; the bench goes on."""
+        row = self.record.row(entry.key)
+        row["title"] = entry.title
+        try:
+            yield
+            if row.get("state") != "failed":
+                row["state"] = "done"
+                row.pop("why", None)
+        except (Stopped, KeyboardInterrupt):
+            raise
+        except Absent as absent:
+            row |= {"state": "absent", "why": str(absent)}
+            drop()
+        except Exception as error:
+            first = str(error).strip().partition("\n")[0]
+            row |= {"state": "failed", "why": f"{type(error).__name__}: {first}"}
+            with (self.options.out / "failures.log").open("a") as log:
+                log.write(f"{self.task.name}, {entry.title}\n{traceback.format_exc()}\n")
+            drop()
+        self.record.save()
+
+
+def _real_numbers(module: nn.Module) -> int:
+    """Parameters, a complex one counting two."""
+    return sum(p.numel() * (2 if p.is_complex() else 1) for p in module.parameters() if p.requires_grad)
+
+
+def _release() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _described(task: Task) -> dict[str, Any]:
+    """Everything pinned about a task, as plain values."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Model):
+            return asdict(value)
+        if isinstance(value, dict):
+            return {key: plain(v) for key, v in value.items()}
+        return value if isinstance(value, int | float | str) else {type(value).__name__: vars(value)}
+
+    return {name: plain(value) for name, value in vars(task).items()}

@@ -1,0 +1,114 @@
+"""How the time of a training step grows: with trajectories in the set, samples in the batch, points, and width.
+
+Each is doubled while the others stay. The exponent p of time ∝ nᵖ is fitted by least squares in log-log over the upper
+half of the range, where the work and no longer its launching sets the time. What should be seen: 0 for the set, at most
+1 for batch and points, at most 2 for the width.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ups.bench import throughput
+from ups.bench.contestants import Setting
+from ups.bench.data import prepare
+from ups.bench.plots import draw_scaling
+from ups.bench.record import machine
+from ups.bench.run import FOREVER, Options
+from ups.bench.tasks import Model, Task
+from ups.bench.trained import Trained
+from ups.distributed.runtime import Runtime
+from ups.durable import write
+from ups.equations import Advection
+from ups.track.progress import Progress
+
+BLOCKS = 3
+RANGES = {
+    "cuda": {
+        "trajectories": (1024, 2048, 4096, 8192),
+        "batch": (16, 32, 64, 128, 256, 512),
+        "points": (64, 128, 256, 512),
+        "width": (32, 64, 128, 256, 512),
+    },
+    "cpu": {"trajectories": (128, 256, 512), "batch": (8, 16, 32), "points": (64, 128, 256), "width": (16, 32, 64)},
+}
+CENTRE = {
+    "cuda": {"trajectories": 1024, "batch": 64, "points": 256, "width": 64},
+    "cpu": {"trajectories": 128, "batch": 8, "points": 128, "width": 32},
+}
+
+
+def scale(options: Options) -> dict[str, Any]:
+    """Measure, write `scaling.json` and `scaling.png`, and say it in a table."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    with Runtime.start(options.runtime, options.seeds[0]) as runtime:
+        kind = runtime.device.type
+        ranges, centre = RANGES[kind], CENTRE[kind]
+        found: dict[str, Any] = {"machine": machine(runtime.device), "command": options.command, "series": {}}
+        total = sum(map(len, ranges.values()))
+        with Progress("scaling", total=total, unit="sizes") as progress:
+            done = 0
+            for name, sizes in ranges.items():
+                seconds = []
+                for size in sizes:
+                    seconds.append(step_seconds({**centre, name: size}, runtime, options.out / "work"))
+                    done += 1
+                    progress.update(done, f"{name} {size}: {1e3 * seconds[-1]:.3g} ms")
+                    runtime.check_stop("nothing of --scaling is kept")
+                found["series"][name] = {"sizes": list(sizes), "seconds": seconds, "exponent": exponent(sizes, seconds)}
+    found["text"] = table(found)
+    write(options.out / "scaling.json", (json.dumps(found, indent=1) + "\n").encode())
+    draw_scaling(found["series"], options.out / "scaling.png")
+    return found
+
+
+def step_seconds(sizes: dict[str, int], runtime: Runtime, folder: Path) -> float:
+    """The median block of the Trainer's steps on advection of these sizes."""
+    points, width = sizes["points"], sizes["width"]
+    task = Task(
+        name="advection",
+        solver=Advection(points=points, beta=0.4),
+        points=points,
+        first=0.0,
+        dt=0.05,
+        frames=3,
+        train=sizes["trajectories"],
+        validation=1,
+        test=1,
+        models={"ours": Model("spectral", {"width": width, "depth": 4, "modes": 32, "head": width}, 1e-3)},
+        latent_spacing=1 / points,
+        batch_size=sizes["batch"],
+    )
+    place = folder / "-".join(f"{name}{size}" for name, size in sizes.items())
+    place.mkdir(parents=True, exist_ok=True)
+    data = prepare(task, runtime, place)
+    setting = Setting(data, runtime, 0, FOREVER, place)
+    timing = throughput.begin(lambda: Trained("ours", setting), runtime.device)
+    for _ in range(BLOCKS):
+        throughput.round_of(timing, runtime.device)
+    timing.contestant.close()
+    return sorted(timing.real)[BLOCKS // 2]
+
+
+def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """p of seconds ∝ sizeᵖ by least squares in log-log over the larger half of the sizes (three at least)."""
+    kept = max(3, len(sizes) // 2 + 1)
+    x, y = ([math.log(v) for v in values[-kept:]] for values in (sizes, seconds))
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return above / sum((a - mean_x) ** 2 for a in x)
+
+
+def table(found: dict[str, Any]) -> str:
+    where = found["machine"]
+    lines = [f"{where['device']}, torch {where['torch']}, {where['date']}, `{found['command']}`", ""]
+    lines += ["| doubled | sizes | ms a step | exponent |", "|---|---|---|---|"]
+    for name, series in found["series"].items():
+        sizes = ", ".join(map(str, series["sizes"]))
+        times = ", ".join(f"{1e3 * s:.3g}" for s in series["seconds"])
+        lines.append(f"| {name} | {sizes} | {times} | {series['exponent']:.2f} |")
+    return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""The trained model against the solver that made its data: rollouts a second on the same device, and breakeven.
+
+Solvers start from the first frame of the reference solution, averaged to their own grid; their frames are averaged, or
+interpolated, to the stored grid and compared with the truth there. The coarsest of no larger error than the model's is
+the fair opponent; the reference itself, whose error is rounding, is the last resort.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.bench.ceilings import synchronise
+from ups.bench.data import Data, averaged
+from ups.bench.tasks import DATA_SEED
+from ups.fields import Batch, Grid
+from ups.metrics import nrmse
+from ups.models.propagator import Propagator
+from ups.rollout.predict import on_grid
+from ups.rollout.roll_out import roll_out, start_history
+
+TRAJECTORIES = {"cpu": 8, "cuda": 256}
+BATCHES = {"cpu": (8,), "cuda": (64, 256)}
+"""Trajectories solved or rolled out at once: the fastest of these counts, for solver and model alike."""
+REPEATS = 2
+LEVELS = 5
+FEWEST_POINTS = 16
+
+
+def ladder(data: Data, device: torch.device) -> list[dict[str, Any]]:
+    """The solver on ever coarser grids: points, nRMSE, seconds a trajectory; the reference comes first."""
+    task = data.task
+    ids = data.test_ids[: TRAJECTORIES[device.type]]
+    start = task.solver.solve(DATA_SEED, ids, task.times[:1], device)
+    batch = Batch(
+        start.task,
+        start.values,
+        (task.times - task.times[0]).to(device).expand(len(ids), -1),
+        start.grid,
+        start.boundary,
+        start.parameters,
+        start.static,
+        start.ids,
+    )
+    truth = data.test.values[: len(ids), 1:]
+    rows = []
+    for level in range(LEVELS):
+        points = task.reference // 2**level
+        if points < FEWEST_POINTS:
+            break
+        solved, seconds = fastest(lambda part, p=points: task.solver.coarse(part, p), batch, device)
+        frames = _stored(data, solved.cpu(), points)[:, 1:]
+        error = float(nrmse(frames, truth).mean())
+        rows.append({"points": points, "nrmse": error, "seconds": seconds})
+    return rows
+
+
+def _stored(data: Data, values: Float[Tensor, "N T *space C"], points: int) -> Float[Tensor, "N T *space2 C"]:
+    """Frames on another grid, brought to the stored one."""
+    if points >= data.task.points:
+        return averaged(data.task.solver, values, data.task.points)
+    grid = Grid.cell_centred(values.shape[2:-1], data.train.grid.extent)
+    fine = on_grid(values.flatten(0, 1), grid, data.train.grid, data.train.boundary.periodic)
+    return fine.unflatten(0, values.shape[:2])
+
+
+def fastest(work: Callable[[Batch], Tensor], batch: Batch, device: torch.device) -> tuple[Tensor, float]:
+    """What `work` gives for the whole batch, and seconds a trajectory at the better of the batch sizes."""
+    best, result = float("inf"), torch.zeros(0)
+    for size in BATCHES[device.type]:
+        pieces = [_rows(batch, range(lo, min(lo + size, len(batch)))) for lo in range(0, len(batch), size)]
+        work(pieces[0])  # makes tables, loads kernels
+        for _ in range(REPEATS):
+            synchronise(device)
+            began = time.perf_counter()
+            parts = [work(piece) for piece in pieces]
+            synchronise(device)
+            best, result = min(best, (time.perf_counter() - began) / len(batch)), torch.cat(parts)
+    return result, best
+
+
+def _rows(batch: Batch, rows: range) -> Batch:
+    """Like `select`, for batches on any device."""
+    part = slice(rows.start, rows.stop)
+    return Batch(
+        batch.task,
+        batch.values[part],
+        batch.times[part],
+        batch.grid,
+        batch.boundary,
+        {name: value[part] for name, value in batch.parameters.items()},
+        {name: value[part] for name, value in batch.static.items()},
+        batch.ids[part],
+    )
+
+
+@torch.no_grad()
+def model_seconds(model: Propagator, data: Data, device: torch.device) -> float:
+    """Seconds a trajectory of whole rollouts of a trained model, from fields that are on the device to such fields."""
+    learned, steps = data.learned, data.task.frames - 1
+    count = min(TRAJECTORIES[device.type], len(data.test))
+    start = data.test.select(range(count)).to(device, torch.float32)
+
+    def work(part: Batch) -> Tensor:
+        first = learned.normaliser.normalise(part.values[:, :1])
+        history = start_history(first, learned.spec.history)
+        static = learned.normaliser.static(part.static, first)
+        parameters = {name: part.parameters[name] for name in learned.spec.parameters}
+        lead = torch.full((len(part),), data.task.dt, device=device)
+        states = roll_out(model, learned.spec.name, history, static, parameters, lead, part.grid, steps)
+        return learned.normaliser.physical(torch.stack(list(states), 1))
+
+    return fastest(work, start, device)[1]
+
+
+def comparison(rows: list[dict[str, Any]], error: float, seconds: float, spent: dict[str, float]) -> dict[str, Any]:
+    """A model of this error and these seconds a rollout, beside the solver; `spent` is what it cost before."""
+    good = [row for row in rows if row["nrmse"] <= error]
+    equal = min(good, key=lambda row: row["seconds"], default=rows[0])
+    saved = equal["seconds"] - seconds
+    return {
+        "rollouts_per_second": 1 / seconds,
+        "solver_rollouts_per_second": 1 / rows[0]["seconds"],
+        "against_reference": rows[0]["seconds"] / seconds,
+        "equal_error_points": equal["points"],
+        "equal_error_nrmse": equal["nrmse"],
+        "against_equal_error": equal["seconds"] / seconds,
+        "breakeven": spent["train"] / saved if saved > 0 else None,
+        "breakeven_with_data": (spent["train"] + spent["data"]) / saved if saved > 0 else None,
+    }

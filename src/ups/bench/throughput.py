@@ -1,0 +1,133 @@
+"""How fast a contestant's step is, what it waits for, what it needs, and how far that is from what the machine can do.
+
+Blocks of steps of all contestants are timed in turn, so that a machine that was busy for a moment was busy for all of
+them; the median block counts. What a step waits for its data is the difference to steps on one batch that is there
+already, block by block.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from ups.bench.batches import PREFETCH, WORKERS
+from ups.bench.ceilings import Ceilings, synchronise
+from ups.bench.contestants import Contestant
+from ups.bench.counts import Counts
+
+BLOCKS = 5
+LONGEST = 0.3
+"""Seconds of a block, about."""
+FEWEST = 4
+"""Steps of a block, at least."""
+
+
+@dataclass
+class Timing:
+    """What was seen of one contestant so far."""
+
+    contestant: Contestant
+    first: float
+    """Seconds until the first step was done: kernels are loaded and, on a GPU, graphs recorded."""
+    steps: int
+    """Of a block."""
+    memory: int | None
+    real: list[float]
+    fixed: list[float]
+
+
+class Memory:
+    """The most that was held at once since it was made, beyond what was held then: of a GPU, or of this process."""
+
+    def __init__(self, device: torch.device) -> None:
+        gc.collect()
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+            self.before: int | None = torch.cuda.memory_allocated(device)
+        else:
+            self.before = _resident("VmRSS") if _reset_peak() else None
+
+    def peak(self) -> int | None:
+        if self.before is None:
+            return None
+        most = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else _resident("VmHWM")
+        return max(0, most - self.before) if most is not None else None
+
+
+def _reset_peak() -> bool:
+    """Linux forgets a process's highest memory when told so; elsewhere it is not known."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _resident(name: str) -> int | None:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def begin(make: Callable[[], Contestant], device: torch.device) -> Timing:
+    """Make a contestant, warm it up, and find how many steps a block has."""
+    memory = Memory(device)
+    contestant = make()
+    began = time.perf_counter()
+    contestant.advance(1)
+    synchronise(device)
+    first = time.perf_counter() - began
+    contestant.advance(3)
+    once = block(contestant, FEWEST, device)
+    steps = max(FEWEST, min(1000, int(LONGEST / once)))
+    return Timing(contestant, first, steps, memory.peak(), [], [])
+
+
+def block(contestant: Contestant, steps: int, device: torch.device, *, fixed: bool = False) -> float:
+    """Seconds a step."""
+    synchronise(device)
+    began = time.perf_counter()
+    contestant.advance(steps, fixed=fixed)
+    synchronise(device)
+    return (time.perf_counter() - began) / steps
+
+
+def round_of(timing: Timing, device: torch.device) -> None:
+    """One block of real steps and one on a fixed batch."""
+    # Batches that workers laid up while others were timed would flatter the block.
+    timing.contestant.advance(min(timing.steps, PREFETCH * WORKERS + 2) if device.type == "cuda" else 1)
+    timing.real.append(block(timing.contestant, timing.steps, device))
+    timing.contestant.advance(1, fixed=True)
+    timing.fixed.append(block(timing.contestant, timing.steps, device, fixed=True))
+
+
+def result(timing: Timing, batch_size: int, counts: Counts, ceilings: Ceilings) -> dict[str, Any]:
+    """What is written of a contestant."""
+    seconds, fixed = median(timing.real), median(timing.fixed)
+    rate = ceilings.matmul[ceilings.used]
+    moved, least = (ceilings.roofline(counts.flop, b) for b in (counts.moved, counts.least))
+    return {
+        "step_seconds": seconds,
+        "samples_per_second": batch_size / seconds,
+        "first_step_seconds": timing.first,
+        "data_wait_share": max(0.0, 1 - fixed / seconds),
+        "peak_memory_bytes": timing.memory,
+        "blocks": timing.real,
+        "blocks_fixed_data": timing.fixed,
+        "steps_per_block": timing.steps,
+        "counts": counts.to_dict(),
+        "flop_per_second": counts.flop / seconds,
+        "share_of_matmul": counts.flop / seconds / rate,
+        "roofline_seconds": {"moved": moved, "least": least},
+        "of_roofline": {"moved": seconds / moved, "least": seconds / least},
+    }

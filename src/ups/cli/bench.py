@@ -1,0 +1,71 @@
+"""`ups bench`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ups.cli.arguments import Json
+
+
+def bench(
+    tasks: Annotated[
+        list[str] | None, typer.Argument(metavar="TASK", help="burgers, advection, diffusion_reaction; all of them.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small data and models: minutes on two CPU cores.")] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", min=0, help="Training time of each; 60, or 8 with --quick; 0: throughput only."),
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", min=0, help="Of weights and order of samples; repeat it for several.")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device")] = "auto",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results go, and are found again.")] = Path(
+        "bench"
+    ),
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="A contestant, such as ours; repeat for several.")
+    ] = None,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Instead: a step's time while trajectories, points and width double.")
+    ] = False,
+    pdet: Annotated[bool, typer.Option("--pdet", help="Instead: pdet_stack at width 1024 in bfloat16.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what is there already.")] = False,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; all cores.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure our step and our models beside the usual ways. One table: speed, error at equal time, solvers.
+
+    Contestants: ours, eager, dataloader, fno, fno_usual, unet_usual, neuraloperator (where it is installed), and the
+    operator at two other widths: small, small_eager, small_dataloader, large, large_eager, large_dataloader. Results
+    are written after each; the same command goes on. docs/performance.md says how to read the table.
+
+    \b
+    Example:
+      ups bench --quick
+      ups bench burgers --only ours --only fno --seconds 60 --seed 0 --seed 1 --seed 2
+      ups bench --seconds 0
+      ups bench --scaling
+    """
+    from ups.bench.command import measure
+
+    code = measure(
+        tasks=tasks or (),
+        quick=quick,
+        seconds=seconds,
+        seeds=seed or (0,),
+        device=device,
+        out=out,
+        only=only or (),
+        scaling=scaling,
+        pdet=pdet,
+        again=again,
+        threads=threads,
+        as_json=as_json,
+        command=" ".join(["ups", *sys.argv[1:]]),
+    )
+    raise typer.Exit(code)

@@ -1,0 +1,153 @@
+"""`ups bench` from end to end, made tiny."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from tiny import tiny
+
+from ups.bench import ceilings, run, throughput
+from ups.bench.accuracy import seconds_to
+from ups.bench.command import measure
+from ups.bench.contestants import Entry
+from ups.bench.scaling import exponent
+from ups.bench.solvers import comparison
+from ups.errors import UserError
+
+ARGUMENTS: dict[str, Any] = {
+    "tasks": ["advection"],
+    "device": "cpu",
+    "threads": 1,
+    "only": ["ours", "eager", "fno_usual"],
+    "change": lambda task: tiny(),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hasty():
+    """Short blocks and small ceilings: these tests do not judge speed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(throughput, "BLOCKS", 2)
+        patch.setattr(throughput, "LONGEST", 0.02)
+        patch.setitem(ceilings._SIDE, "cpu", 128)
+        patch.setitem(ceilings._COPY, "cpu", 2**20)
+        yield
+
+
+@pytest.fixture(scope="module")
+def benched(tmp_path_factory, hasty):
+    """A bench of two seconds of training, all three contestants together."""
+    out = tmp_path_factory.mktemp("bench")
+    assert measure(**ARGUMENTS, seconds=0.7, out=out) == 0
+    return out
+
+
+def test_the_record_holds_every_number_of_the_table(benched):
+    content = json.loads((benched / "advection.json").read_text())
+    assert list(content["contestants"]) == ["ours", "eager", "fno_usual"]
+    for row in content["contestants"].values():
+        speed, trained = row["throughput"], row["runs"]["0"]
+        assert row["state"] == "done"
+        assert speed["samples_per_second"] == pytest.approx(4 / speed["step_seconds"])
+        assert 0 <= speed["data_wait_share"] < 1
+        assert speed["share_of_matmul"] > 0 and speed["of_roofline"]["moved"] > 1
+        assert trained["rollout"]["nrmse"] > 0 and len(trained["rollout"]["ci95"]) == 2
+        assert [point["step"] for point in trained["curve"]] == sorted(point["step"] for point in trained["curve"])
+        assert trained["steps"] == trained["curve"][-1]["step"] >= 8
+    # Training beats copying the input where copying is bad: advection moves everything.
+    assert (
+        content["contestants"]["ours"]["runs"]["0"]["one_step"]["nrmse"] < content["persistence"]["one_step"]["nrmse"]
+    )
+
+
+def test_the_same_model_is_counted_alike_however_it_is_run(benched):
+    rows = json.loads((benched / "advection.json").read_text())["contestants"]
+    assert rows["ours"]["throughput"]["counts"] == rows["eager"]["throughput"]["counts"]
+    assert rows["ours"]["parameters"] == rows["eager"]["parameters"]
+
+
+def test_solvers_are_compared_on_the_same_trajectories(benched):
+    content = json.loads((benched / "advection.json").read_text())
+    ladder = content["solver"]
+    assert [row["points"] for row in ladder] == [32, 16]
+    assert ladder[0]["nrmse"] < ladder[1]["nrmse"]
+    rollouts = content["contestants"]["ours"]["rollouts"]
+    assert rollouts["against_reference"] == pytest.approx(
+        rollouts["rollouts_per_second"] / rollouts["solver_rollouts_per_second"]
+    )
+
+
+def test_the_markdown_has_the_tables_and_says_where_they_come_from(benched):
+    text = (benched / "bench.md").read_text()
+    assert re.search(r"torch \d.*, CPU threads: 1, \d{4}-\d\d-\d\d, `ups bench`", text)
+    header = next(line for line in text.splitlines() if line.startswith("| contestant"))
+    rows = [line for line in text.splitlines() if line.startswith(("| ours ", "| ours, eager ", "| FNO, usual way "))]
+    assert {line.count("|") for line in rows if "," not in line.split("|")[2]} >= {header.count("|")}
+    assert "Our step trains on" in text and "Roofline of ours" in text
+
+
+def test_pictures_are_drawn(benched):
+    for name in ("advection_error.png", "advection_throughput.png"):
+        assert (benched / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_command_again_measures_nothing_anew_and_other_settings_are_refused(benched, capsys):
+    before = (benched / "advection.json").read_bytes()
+    assert measure(**ARGUMENTS, seconds=0.7, out=benched, as_json=True) == 0
+    assert (benched / "advection.json").read_bytes() == before
+    assert json.loads(capsys.readouterr().out)["advection"] == json.loads(before)
+    with pytest.raises(UserError, match="results of other settings; choose another --out, or --again"):
+        measure(**ARGUMENTS, seconds=0.8, out=benched)
+
+
+def test_a_contestant_that_fails_does_not_stop_the_others_and_its_row_says_why(tmp_path, monkeypatch, capsys):
+    class Broken:
+        def __init__(self, *_):
+            raise RuntimeError("no luck today\nand more")
+
+    make = Entry.make
+    monkeypatch.setattr(Entry, "make", lambda self, s: Broken() if self.key == "eager" else make(self, s))
+    assert measure(**ARGUMENTS, seconds=0, out=tmp_path) == 1
+    rows = json.loads((tmp_path / "advection.json").read_text())["contestants"]
+    assert rows["eager"] == {"title": "ours, eager", "state": "failed", "why": "RuntimeError: no luck today"}
+    assert "throughput" in rows["ours"] and "throughput" in rows["fno_usual"]
+    assert "runs" not in rows["ours"], "with --seconds 0 nothing is trained"
+    assert "failed: advection, ours, eager: RuntimeError: no luck today" in capsys.readouterr().err
+    assert "no luck today" in (tmp_path / "bench.md").read_text()
+    monkeypatch.undo()
+    assert measure(**ARGUMENTS, seconds=0, out=tmp_path) == 0, "a second call tries it again"
+
+
+def test_what_was_finished_before_a_kill_is_kept(tmp_path, monkeypatch):
+    def killed(self, entry, seed, data):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run._Bench, "_train", killed)
+    with pytest.raises(KeyboardInterrupt):
+        measure(**ARGUMENTS, seconds=0.2, out=tmp_path)
+    assert "throughput" in json.loads((tmp_path / "advection.json").read_text())["contestants"]["ours"]
+
+
+def test_time_to_an_error_is_the_first_point_that_has_it():
+    curve = [{"seconds": s, "rollout_nrmse": e} for s, e in ((1.0, 0.5), (2.0, 0.1), (3.0, 0.2))]
+    assert seconds_to(curve, 0.2) == 2.0
+    assert seconds_to(curve, 0.01) is None
+
+
+def test_breakeven_is_what_was_spent_over_what_a_rollout_saves():
+    rows = [{"points": 64, "nrmse": 0.0, "seconds": 0.4}, {"points": 32, "nrmse": 0.01, "seconds": 0.1}]
+    spent = {"train": 9.0, "data": 9.0}
+    fair = comparison(rows, 0.02, 0.01, spent)
+    assert (fair["equal_error_points"], fair["against_equal_error"]) == (32, pytest.approx(10))
+    assert (fair["breakeven"], fair["breakeven_with_data"]) == (pytest.approx(100), pytest.approx(200))
+    assert comparison(rows, 0.001, 0.01, spent)["equal_error_points"] == 64
+    assert comparison(rows, 0.02, 0.2, spent)["breakeven"] is None
+
+
+def test_an_exponent_is_found_in_exact_powers():
+    sizes = [16, 32, 64, 128]
+    assert exponent(sizes, [3e-4 * n**1.5 for n in sizes]) == pytest.approx(1.5)
+    assert exponent(sizes, [0.002] * 4) == pytest.approx(0.0)

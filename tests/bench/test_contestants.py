@@ -1,0 +1,105 @@
+"""All contestants see the same data and minimise the same loss, whatever runs their steps."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from tiny import tiny, tiny_setting
+
+from ups.bench.batches import FromLoader, Pairs, window_batch
+from ups.bench.contestants import Absent, chosen
+from ups.bench.loops import Loop
+from ups.bench.peer import Peer, package
+from ups.bench.tasks import TASKS
+from ups.bench.trained import Trained
+from ups.errors import UserError
+
+
+def test_the_eager_loop_and_the_trainer_compute_the_same_loss_from_the_same_weights_and_batch(tmp_path):
+    with tiny_setting(tmp_path) as setting:
+        ours, loop = Trained("ours", setting), Loop("ours", setting, "gather", averaged=True)
+        part = ours.trainer.sampler.indices(0, 1)[0]
+        sums, _ = ours.trainer.step()
+        windows = setting.data.fields[part.ids[:, None], part.starts[:, None] + torch.arange(2)]
+        loss = loop.step(window_batch(setting.data, len(part), torch.device("cpu"))(windows))
+        # Sums of 4 samples in another order: single precision's rounding, a few times over.
+        assert float(loss) == pytest.approx(float(sums["advection"]), rel=1e-6)
+        for name, weight in loop.module.state_dict().items():
+            torch.testing.assert_close(ours.module.state_dict()[name], weight, rtol=1e-4, atol=1e-6)
+        assert loop.ema is not None
+        for name, average in loop.ema.averages.items():
+            torch.testing.assert_close(ours.trainer.ema.averages[name], average, rtol=1e-4, atol=1e-6)
+        ours.close()
+
+
+def test_the_loader_gives_every_pair_of_frames_once_an_epoch(tmp_path):
+    with tiny_setting(tmp_path) as setting:
+        data = setting.data
+        seen = torch.cat(list(FromLoader(data, torch.device("cpu"), 0).loader))
+    count, frames = data.fields.shape[:2]
+    assert len(seen) == len(Pairs(data.fields)) == count * (frames - 1)
+    wanted = torch.stack([data.fields[i, t : t + 2] for i in range(count) for t in range(frames - 1)])
+    key = [tuple(pair.flatten().tolist()) for pair in seen]
+    assert sorted(key) == sorted(tuple(pair.flatten().tolist()) for pair in wanted)
+
+
+def test_the_gather_on_the_device_gives_every_trajectory_once_an_epoch(tmp_path):
+    with tiny_setting(tmp_path) as setting:
+        loop = Loop("ours", setting, "gather", averaged=False)
+        data = setting.data
+        seen = []
+        for _ in range(len(data.fields) // data.task.batch_size):
+            values = next(loop.batches).values
+            where = (data.fields[None, :, :-1] == values[:, None, :1]).flatten(3).all(-1).any(-1)
+            seen += where.int().argmax(1).tolist()
+    assert sorted(seen) == list(range(len(data.fields)))
+
+
+def test_steps_on_a_fixed_batch_ask_for_no_other_and_the_trainer_goes_on_with_its_own(tmp_path):
+    with tiny_setting(tmp_path) as setting:
+        ours = Trained("ours", setting)
+        asked = []
+        own = ours.trainer.sampler.indices
+        object.__setattr__(ours.trainer.sampler, "indices", lambda *a: asked.append(a[0]) or own(*a))
+        ours.advance(3, fixed=True)
+        assert asked == [0]
+        ours.advance(2)
+        assert asked == [0, 3, 4]
+        ours.close()
+
+
+def test_neuraloperator_that_is_not_there_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "neuralop", None)
+    with pytest.raises(Absent, match=r"neuraloperator is not installed .*pip install neuraloperator"):
+        package()
+
+
+def test_neuraloperator_s_trainer_takes_the_steps_it_is_given(tmp_path):
+    pytest.importorskip("neuralop", exc_type=ImportError)
+    with tiny_setting(tmp_path, steps=40) as setting:
+        peer = Peer("neuraloperator", setting)
+        before = [p.detach().clone() for p in peer.network.parameters()]
+        peer.advance(2)
+        peer.advance(2, fixed=True)
+        assert any(not torch.equal(a, b) for a, b in zip(before, peer.network.parameters(), strict=True))
+        peer.close()
+
+
+def test_a_contestant_or_task_that_nobody_knows_is_refused_by_name():
+    from ups.bench.tasks import chosen as chosen_tasks
+
+    with pytest.raises(UserError, match="--only ourz: there is no such contestant; use ours, "):
+        chosen(["ourz"], tiny(), quick=False)
+    with pytest.raises(UserError, match="no benchmark 'burger'; use burgers"):
+        chosen_tasks(["burger"], quick=False)
+
+
+def test_pinned_sizes_are_those_of_the_bars():
+    """Six million parameters, the FNO of 64 channels and 48 modes (32 and 12² in two dimensions), batch 64."""
+    assert {task.batch_size for task in TASKS.values()} == {64}
+    assert TASKS["burgers"].models["fno"].settings == {"width": 64, "modes": 48, "depth": 4}
+    assert TASKS["diffusion_reaction"].models["fno"].settings == {"width": 32, "modes": 12, "depth": 4}
+    peer = TASKS["burgers"].models["neuraloperator"].settings
+    assert (peer["hidden_channels"], peer["modes"]) == (64, 48)
