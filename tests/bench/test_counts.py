@@ -10,8 +10,8 @@ from torch import nn
 
 from ups.bench.counts import Counting, count_step
 from ups.fields import Boundary, Grid
-from ups.models.geometry import Frame, Geometry
-from ups.models.operator.spectral import SpectralBlock
+from ups.models.geometry import Frame
+from ups.models.operator.spectral import Spectral
 
 
 def test_a_linear_layer_costs_two_flop_a_weight_and_sample_and_three_products_with_its_backward_pass():
@@ -54,14 +54,14 @@ def test_fourier_transforms_cost_five_n_log_n_and_half_of_it_for_real_numbers():
 def test_a_spectral_block_costs_its_transforms_its_mixing_and_its_two_layers():
     width, modes, points, batch, conditions = 8, 4, 32, 3, 6
     frame = Frame(Grid.cell_centred((points,)), Boundary.all("periodic", 1), 1)
-    geometry = Geometry.build(frame, frame.grid, modes, torch.device("cpu"), torch.float32)
-    block = SpectralBlock(width, {"x_periodic": modes}, {"x"}, conditions, 2.0)
+    spectral = Spectral([frame], width=width, conditions=conditions, modes=modes)
+    block, bases = spectral.block(), spectral.tables(frame, lambda table: table.float())
     x, embedded = torch.randn(batch, points, width), torch.randn(batch, conditions)
     with Counting() as counting, torch.no_grad():
-        block(x, embedded, geometry)
+        block(x, embedded, bases)
     rows, many = 2 * modes, batch * width  # cosines and sines; what each transform is applied to
     transforms = 2 * (2 * rows * points * many)  # analysis and synthesis
-    mixing = 2 * modes * (2 * batch) * width * (2 * width)  # (c, s) of every sample times [A | B]
+    mixing = 2 * modes * batch * (2 * width) * (2 * width)  # (c, s) of every sample times its mode's matrix
     inner = 2 * batch * points * (4 * width) * (2 * width)  # h, mixed and two neighbours to the hidden width
     outer = 2 * batch * points * (2 * width) * width
     modulation = 2 * batch * conditions * 3 * width
