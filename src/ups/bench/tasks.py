@@ -66,13 +66,13 @@ def _line(ours: Model, large: Model) -> dict[str, Model]:
         "ours": ours,
         "small": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3, "muon"),
         "large": large,
-        "fno": Model("fno", {"width": 64, "modes": 48, "depth": 4}, 2e-3),
+        "fno": Model("fno", {"width": 64, "modes": 48, "depth": 4}, 4e-3),
         "unet": Model("unet", {"width": 32}, 1e-3),
         "neuraloperator": Model("neuraloperator", {"hidden_channels": 64, "modes": 48, "n_layers": 4}, 2e-3),
     }
 
 
-_OURS = Model("spectral", {"width": 64, "depth": 4, "modes": 48, "head": 64}, 5e-3, "muon")
+_OURS = Model("spectral", {"width": 64, "depth": 4, "modes": 48, "head": 64}, 3e-3, "muon")
 _LARGE = Model("spectral", {"width": 128, "depth": 4, "modes": 48, "head": 64}, 2e-3, "muon")
 
 TASKS = {
@@ -116,7 +116,7 @@ TASKS = {
             validation=50,
             test=100,
             models={
-                "ours": Model("spectral", {"width": 64, "depth": 4, "modes": 24, "head": 64}, 5e-3, "muon"),
+                "ours": Model("spectral", {"width": 64, "depth": 4, "modes": 24, "head": 64}, 3e-3, "muon"),
                 "fno": Model("fno", {"width": 32, "modes": 12, "depth": 4}, 2e-3),
                 "unet": Model("unet", {"width": 32}, 1e-3),
                 "neuraloperator": Model("neuraloperator", {"hidden_channels": 32, "modes": 12, "n_layers": 4}, 2e-3),
