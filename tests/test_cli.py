@@ -16,7 +16,7 @@ import ups
 from ups.cli.arguments import parse_settings, parse_times
 from ups.errors import UserError
 
-COMMANDS = ["", "run", "train", "evaluate", "report", "simulate", "explain", "data"]
+COMMANDS = ["", "run", "train", "evaluate", "report", "simulate", "export", "explain", "data"]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
 HEAVY = ["torch", "numpy", "matplotlib", "h5py"]
 
