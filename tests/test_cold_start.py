@@ -10,19 +10,21 @@ import numpy as np
 
 BOUND = 0.5
 MARGIN = 0.25
-"""Seconds; the margin is for a machine that does other work besides."""
+"""Seconds of this process's own computing: on a free machine that is how long one waits, and on a busy one it is not
+the others' time. The margin is for cores that are slower while they are shared.
+"""
 
 SIMULATE = """
 import sys, time
 import torch
-began = time.perf_counter()
+began = time.process_time()
 from ups.cli.main import app
 sys.argv = ["ups", *sys.argv[1:]]
 try:
     app()
 except SystemExit as end:
     assert end.code in (0, None), end.code
-print(time.perf_counter() - began)
+print(time.process_time() - began)
 heavy = ("h5py", "matplotlib", "scipy", "sympy", "yaml", "rich", "torch.distributed.checkpoint", "torch._dynamo")
 print([name for name in (*heavy, "ups.equations", "ups.training") if name in sys.modules])
 """

@@ -127,6 +127,10 @@ def assert_same(left, right, tolerance=0.0):
 )
 def test_saved_on_some_ranks_and_loaded_on_others_takes_the_same_next_step(tmp_path, saved, loaded, optimiser):
     states = run_ranks(saved[0], save_after_four_steps, saved[1], tmp_path, optimiser)
+    alone, _ = checkpoint.load(tmp_path)  # as a simulator does: whole tensors, joined from every rank's parts
+    assert_same({name: tensor.numpy() for name, tensor in alone.items()}, states[0][0])
+    weights, _ = checkpoint.load(tmp_path, ("model.",))
+    assert weights.keys() == {name for name in alone if name.startswith("model.")}
     others = run_ranks(loaded[0], load_and_take_a_step, loaded[1], tmp_path, optimiser)
     for state, after in states[1:] + others:
         assert_same(state, states[0][0])  # what was saved comes back to the last bit

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from ups.distributed import checkpoint
@@ -45,14 +44,13 @@ def export_model(model: Propagator, spec: ModelSpec, out: Path, programs: tuple[
     temporary.mkdir()
     try:
         weights = {f"model.{name}": t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-        save_file(weights, temporary / WEIGHTS)
+        write(temporary / WEIGHTS, save(weights))
         for name in programs:
             export_program(model, tasks[name], temporary / f"{name}.pt2")
+            sync(temporary / f"{name}.pt2")
         names = [WEIGHTS, *(f"{name}.pt2" for name in programs)]
         files = {n: {"bytes": (temporary / n).stat().st_size, "crc32": crc32_of(temporary / n)} for n in names}
         head = {"format": checkpoint.FORMAT, "step": 0, "files": files, "content": {"model": spec.to_dict()}}
-        for name in names:
-            sync(temporary / name)
         write(temporary / checkpoint.MANIFEST, seal(head))
         temporary.rename(out)
         sync(out.absolute().parent)
@@ -112,15 +110,8 @@ def export_program(model: Propagator, learned: Learned, path: Path) -> None:
         module = Step(model, learned)
         history = weight.new_ones(many, spec.history, *learned.grid.shape, len(spec.channels))
         arguments = (history, static, parameters, weight.new_full((many,), spec.dt or 0.0))
-    axes = _mapped(arguments, lambda tensor: {0: batch})
+    axes = tuple({name: {0: batch} for name in a} if isinstance(a, dict) else {0: batch} for a in arguments)
     with torch.no_grad():
         module(*arguments)  # makes the tables of this grid, which the program then holds
         program = torch.export.export(module.eval(), arguments, dynamic_shapes=axes)
     torch.export.save(program, path, extra_files={"task.json": json.dumps(learned.to_dict())})
-
-
-def _mapped(arguments: tuple, change: Callable[[Tensor], dict]) -> tuple:
-    return tuple(
-        {name: change(tensor) for name, tensor in value.items()} if isinstance(value, dict) else change(value)
-        for value in arguments
-    )

@@ -122,7 +122,7 @@ class StepProfile:
         write(self.folder / "trace.json.gz", gzip.compress(trace, 3))  # torch's own gzip takes ten times as long
         times = step_times(complete_events(trace))
         runtime, before = self.runtime, 1e3 * median(self._untraced)
-        device = torch.cuda.get_device_name() if runtime.device.type == "cuda" else f"{runtime.threads} CPU threads"
+        device = torch.cuda.get_device_name() if runtime.device.type == "cuda" else f"CPU (threads: {runtime.threads})"
         head = (
             f"# Where a step's time went\n\n{times.steps} steps of rank 0 of {runtime.size} on {device}, "
             f"after {self._count - times.steps} others. A step took {1e3 * times.seconds / times.steps:.2f} ms; "
