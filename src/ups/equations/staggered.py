@@ -102,7 +102,7 @@ def at_rest_on_walls(v: Float[Tensor, "B 2 n n"]) -> Float[Tensor, "B 2 n n"]:
     """
     n = v.shape[-1]
     corner = torch.arange(1, n + 1, dtype=v.dtype, device=v.device) / n
-    fading = torch.sin(math.pi / 2 * (torch.minimum(corner, 1 - corner) / _LAYER).clamp_max(1.0)).square()
+    fading = torch.sin(math.pi / 2 * (torch.minimum(corner, 1 - corner) / _LAYER).clamp_max(1.0))
     psi = v[:, 0].cumsum(-1) * fading[:, None] * fading
     return torch.stack((psi - psi.roll(1, -1), psi.roll(1, -2) - psi), 1)
 
