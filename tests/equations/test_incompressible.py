@@ -141,7 +141,7 @@ def test_starts_rest_on_the_walls():
 
 
 def test_force_and_start_have_the_stated_sizes():
-    """0.4 for each component of the force; of the 0.15 drawn for V, walls and divergence leave a third of the energy."""
+    """0.4 for each component of the force; of the 0.15 drawn for V a third of the energy is left by the walls."""
     equation = Incompressible(points=64)
     assert float(equation.force(0, range(100), 48).std()) == pytest.approx(0.4, rel=0.05)
     energy = equation.start(0, range(100), 64)[:, :2].square().mean()

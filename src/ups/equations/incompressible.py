@@ -41,8 +41,8 @@ class Incompressible:
     The mean of m is conserved. The flow is solved on a staggered grid (`staggered.py`): central differences of second
     order, viscosity by sine transforms, a pressure that leaves no divergence but rounding. m is carried by limited
     finite volumes through the same faces with Heun's method, so no cell gains particles, none pass the walls and no new
-    extremum appears. Filaments thinner than a cell are smeared over about three: there m depends on the grid, V does not.
-    At ν = 0.01 64 points give V to 0.7 % and 128 to 0.2 %; below ν = 1e-4 a thousand points are not enough.
+    extremum appears. Filaments thinner than a cell are smeared over about three: there m depends on the grid, V does
+    not. At ν = 0.01 64 points give V to 0.7 % and 128 to 0.2 %; below ν = 1e-4 a thousand points are not enough.
     """
 
     points: int = 128
@@ -157,9 +157,9 @@ class Incompressible:
         return torch.stack([_in_cells(state) for state in self._states(start, force, times)], 1).movedim(2, -1)
 
     def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
-        """Central fluxes through the faces, none through the walls, with what is free of divergence of V and its change.
+        """Central fluxes through the faces, none through the walls, of what is free of divergence in V and its change.
 
-        From the centres to the faces and back are two averages, so it is of second order, and less at the walls.
+        From the centres to the faces and back are two averages: of second order, and less at the walls.
         """
         values, n = state.movedim(-1, 1), state.shape[1]
         v, m = _flow(values[:, :2]), values[:, 2]

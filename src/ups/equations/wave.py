@@ -23,6 +23,7 @@ _LAYERS = 6
 _UNIT = 5000.0
 _MEDIA = ("gauss", "layer")
 _COURANT = 0.7  # of c dt/dx; waves of every direction are stable below √½
+_LINE, _PARABOLA = (2.0, -1.0), (3.0, -3.0, 1.0)  # what continues them: u₋₁ from u₀, u₁, …
 _FEWEST_POINTS = 256  # along an axis: twelve to the width of the narrowest bump
 
 
@@ -158,7 +159,7 @@ class Wave:
             steps = math.ceil((later - now) * n * fastest / _COURANT)
             return _leapfrog(state, c, (later - now) / steps, steps)
 
-        whole = _with_ghosts(u, 1)
+        whole = _with_ghosts(u, _LINE)
         for state in march(self.name, torch.stack((whole, torch.zeros_like(whole))), times, advance):
             yield state[0, :, 1:-1, 1:-1], state[1, :, 1:-1, 1:-1]
 
@@ -168,7 +169,7 @@ class Wave:
         What leaves through the sides does not follow from u alone. There u is continued as a parabola: do not score
         the outermost two cells.
         """
-        return (c * u.shape[-1]).square() * _stencil(_with_ghosts(u, 2))
+        return (c * u.shape[-1]).square() * _stencil(_with_ghosts(u, _PARABOLA))
 
     def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
         """One frame of u does not say how fast it moves."""
@@ -246,15 +247,15 @@ def _stencil(u: Float[Tensor, "B m m"]) -> Float[Tensor, "B n n"]:
     return u[:, 2:, 1:-1] + u[:, :-2, 1:-1] + u[:, 1:-1, 2:] + u[:, 1:-1, :-2] - 4 * u[:, 1:-1, 1:-1]
 
 
-def _with_ghosts(u: Float[Tensor, "B n n"], degree: int) -> Float[Tensor, "B m m"]:
-    """u with a frame of cells around it, continued as lines or parabolas; the stencil does not see the corners."""
-    weights = {1: (2.0, -1.0), 2: (3.0, -3.0, 1.0)}[degree]
+def _with_ghosts(u: Float[Tensor, "B n n"], weights: Sequence[float]) -> Float[Tensor, "B m m"]:
+    """u with a frame of cells around it, continued from the nearest ones; the stencil does not see the corners."""
     for axis in (1, 2):
         last = u.shape[axis] - 1
-        first, past = (
-            sum(weight * u.narrow(axis, abs(end - k), 1) for k, weight in enumerate(weights)) for end in (0, last)
+        before, after = (
+            torch.stack([weight * u.narrow(axis, abs(end - k), 1) for k, weight in enumerate(weights)]).sum(0)
+            for end in (0, last)
         )
-        u = torch.cat((first, u, past), axis)
+        u = torch.cat((before, u, after), axis)
     return u
 
 
