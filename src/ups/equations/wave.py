@@ -24,7 +24,7 @@ _UNIT = 5000.0
 _MEDIA = ("gauss", "layer")
 _COURANT = 0.7  # of c dt/dx; waves of every direction are stable below √½
 _LINE, _PARABOLA = (2.0, -1.0), (3.0, -3.0, 1.0)  # what continues them: u₋₁ from u₀, u₁, …
-_FEWEST_POINTS = 256  # along an axis: twelve to the width of the narrowest bump
+_FEWEST_POINTS = 256  # along an axis: ten to the width of the narrowest bump
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Wave:
     2500, σ 1/12 to 1/6, centres off by up to 0.3125; here divided by 5000, so that a wave crosses about the square in
     the published time), absorbing sides, and 15 frames 0.05 apart. The layers' frontiers are ours, and so is how the
     sides absorb: Engquist and Majda's first condition, which lets out all of a wave that meets a side straight on, and
-    sends back (1 − cos θ)/(1 + cos θ) of one that comes at an angle θ: 3 % at 28°, a sixth at 45°.
+    sends back (1 − cos θ)/(1 + cos θ) of one that comes at an angle θ: 3 % at 20°, a sixth at 45°.
 
     Solved by leapfrog with the five-point Laplacian, the sides by Mur's box scheme; both of second order, on 256 cells
     an axis or more; averages over the `points` cells are stored, 0.1 % off in smooth media and 0.2 % in layers.

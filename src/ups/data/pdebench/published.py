@@ -46,7 +46,7 @@ class Known:
         return len(self.boundary.sides)
 
 
-_NO_SLIP = Boundary.all("value", 2)
+_NO_SLIP = Boundary.all("value", 2, (0.0, 0.0))  # of the velocity
 _FIXED_AND_LEAKING = Boundary(((Side("value", (1.0,)), Side("robin")),))
 _FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
 
