@@ -23,11 +23,14 @@ def pulse(x: torch.Tensor) -> torch.Tensor:
 
 
 def energy(rolled: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """∫((∂u/∂t)²/c² + |∇u|²) of cells and the faces between them."""
+    """∫((∂u/∂t)²/c² + |∇u|²) of cells and the faces between them, slopes of fourth order where there are neighbours."""
     u, w = rolled.unbind(-1)
-    n = u.shape[-1]
-    slopes = u.diff(dim=2).square().sum((2, 3)) + u.diff(dim=3).square().sum((2, 3))
-    return (w / c[:, None]).square().sum((2, 3)) / n**2 + slopes
+    total = (w / c[:, None]).square().sum((2, 3)) / u.shape[-1] ** 2
+    for v in (u, u.mT):
+        slope = v.diff(dim=-1)
+        slope[..., 1:-1] = (27 * slope[..., 1:-1] - (v[..., 3:] - v[..., :-3])) / 24
+        total = total + slope.square().sum((2, 3))
+    return total
 
 
 def test_before_it_meets_a_side_a_pulse_is_d_alemberts_and_then_it_leaves():
@@ -70,20 +73,20 @@ def test_a_slanting_wave_is_sent_back_by_as_much_as_the_condition_says():
         part = u[None, :n, :n]
         end = Wave().roll(part, torch.ones_like(part), times(0.75))[0, 0, n // 2 :, n // 2 :, 0]
         errors.append(float((end - exact).norm() / exact.norm()))
-    assert errors[1] < 0.05 and errors[0] / errors[1] > 3.5, errors
+    assert errors[0] < 0.05 and errors[1] < 0.02, errors
 
 
 @pytest.mark.parametrize("medium", ["gauss", "layer"])
 def test_the_energy_never_grows_and_all_of_it_leaves(medium):
-    equation, n = Wave(medium=medium), 48
+    equation, n = Wave(medium=medium), 64
     u, c = equation.start(0, range(3), n), equation.speed(0, range(3), n)
     seen = energy(equation.roll(u, c, torch.arange(101, dtype=torch.float64) / 10), c)
-    assert (seen.diff(dim=1) < 1e-4 * seen[:, :1]).all()  # between steps it swings by (ω dt)² of itself
-    assert (seen[:, -1] < 1e-3 * seen[:, 0]).all()
+    assert (seen.diff(dim=1) < 1e-6 * seen[:, :1]).all()  # once it is small it swings by what differences leave out
+    assert (seen[:, -1] < 1e-4 * seen[:, 0]).all()
 
 
 def test_a_smooth_medium_bends_waves_as_a_spectral_method_has_it():
-    """Before they meet a side, against leapfrog with an exact Laplacian on 128 periodic points: of second order."""
+    """Before they meet a side, against leapfrog with an exact Laplacian on 128 periodic points: of fourth order."""
     size = 128
 
     def start(n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,26 +104,29 @@ def test_a_smooth_medium_bends_waves_as_a_spectral_method_has_it():
     before, now = u, u + dt**2 / 2 * acceleration(u)
     for _ in range(699):
         before, now = now, 2 * now - before + dt**2 * acceleration(now)
-    spectrum = torch.fft.fft2(now)
+    change = (now - before) / dt + dt / 2 * acceleration(now)
+    spectrum = torch.fft.fft2(torch.stack((now, change), -1), dim=(1, 2))
     errors = []
     for n in (32, 64, 128):
-        ours = Wave().roll(*start(n), times(0.35))[:, 0, ..., 0]
+        ours = Wave().roll(*start(n), times(0.35))[:, 0]
         # The spectral solution at our own cells' centres: shifted by the difference of half cells, every so many.
-        shift = torch.exp(1j * k * (0.5 / n - 0.5 / size))
-        theirs = torch.fft.ifft2(spectrum * shift[:, None] * shift).real[:, :: size // n, :: size // n]
+        shift = torch.exp(1j * k * (0.5 / n - 0.5 / size))[:, None]
+        whole = torch.fft.ifft2(spectrum * shift[:, None] * shift, dim=(1, 2)).real
+        theirs = whole[:, :: size // n, :: size // n]
         errors.append(float((ours - theirs).norm() / theirs.norm()))
-    assert errors[-1] < 0.01
-    assert min(math.log2(a / b) for a, b in pairwise(errors)) > 1.8, errors
+    assert errors[-1] < 1e-3
+    assert min(math.log2(a / b) for a, b in pairwise(errors)) > 3.5, errors
 
 
 def test_the_chosen_grid_resolves_the_waves():
-    """What is stored against twice as many cells: within the 0.2 % that is promised."""
-    equation = Wave(points=64, medium="gauss")
+    """256 cells against 128: of second order at least, so a third of the difference is more than what is left."""
+    equation = Wave(points=64)
     assert equation.refinement == 4 and Wave(points=512).refinement == 1
-    stored = equation.solve(0, [0], times(0.3)).values[0, 0, ..., 0]
-    finer = equation.roll(equation.start(0, [0], 512), equation.speed(0, [0], 512), times(0.3))[0, 0, ..., 0]
-    finer = finer.unflatten(0, (64, 8)).unflatten(2, (64, 8)).mean((1, 3))
-    assert (stored - finer).norm() < 2e-3 * finer.norm()
+    ends = []
+    for n in (128, 256):
+        end = equation.roll(equation.start(0, [0], n), equation.speed(0, [0], n), times(0.7))[0, 0, ..., 0]
+        ends.append(end.unflatten(0, (64, -1)).unflatten(2, (64, -1)).mean((1, 3)))
+    assert (ends[0] - ends[1]).norm() / 3 < 5e-4 * ends[1].norm()
 
 
 def test_frames_obey_the_acceleration_they_are_scored_by():
@@ -161,6 +167,6 @@ def test_impossible_media_and_moving_starts_are_refused():
         Wave(points=16)
     with pytest.raises(UserError, match="above 0"):
         Wave().roll(torch.ones(1, 32, 32, dtype=torch.float64), torch.zeros(1, 32, 32), times(1.0))
-    batch = Wave(points=32).solve(0, [0], times(0.1, 0.2))
+    batch = Wave(points=32).solve(0, [0], times(0.001, 0.002))
     with pytest.raises(UserError, match="at rest"):
         Wave(points=32).coarse(batch, 32)
