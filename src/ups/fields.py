@@ -25,7 +25,10 @@ KINDS: tuple[Kind, ...] = ("periodic", "value", "flux", "robin", "reflecting", "
 
 @dataclass(frozen=True)
 class Side:
-    """What holds on one side of an axis: the kind, and the prescribed value (or flux) per channel, 0 if empty."""
+    """What holds on one side of an axis: the kind, and the prescribed value (or flux) per channel.
+
+    0 for all if empty; channels beyond those given have none prescribed.
+    """
 
     kind: Kind
     value: tuple[float, ...] = ()

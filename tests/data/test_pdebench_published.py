@@ -137,7 +137,7 @@ def test_the_force_of_incompressible_flow_is_two_static_fields(tmp_path):
     path = incompressible_file(tmp_path / "ns_incom_inhom_2d_512-0.h5")
     dataset = open_dataset(path)
     assert dataset.task == "incompressible" and dataset.channels == ("Vx", "Vy", "particles")
-    assert dataset.header.static == ("force_x", "force_y") and dataset.boundary == Boundary.all("value", 2)
+    assert dataset.header.static == ("force_x", "force_y") and dataset.boundary == Boundary.all("value", 2, (0.0, 0.0))
     batch = dataset.read([1], slice(None))
     with h5py.File(path) as file:
         assert np.array_equal(batch.values[0, ..., :2], file["velocity"][1])

@@ -1,4 +1,4 @@
-"""Incompressible flow against exact solutions, smaller steps and finer grids."""
+"""Periodic flow against exact solutions, smaller steps and finer grids."""
 
 import math
 from itertools import pairwise
@@ -6,8 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from ups.equations import Incompressible, Vorticity, vorticity
-from ups.equations.incompressible import _transport
+from ups.equations import Vorticity, vorticity
 from ups.equations.periodic import cell_averages
 from ups.errors import UserError
 
@@ -87,35 +86,6 @@ def test_a_viscosity_that_no_grid_resolves_is_refused():
     for wrong in (1e-8, 0.0, -1.0, math.nan):
         with pytest.raises(UserError, match=r"nu is .*; give"):
             Vorticity(nu=wrong)
-        with pytest.raises(UserError, match=r"nu is .*; give"):
-            Incompressible(nu=wrong)
-
-
-def test_particles_move_with_the_flow_and_keep_their_number_and_bounds():
-    """V = (1, 0) has no vorticity on a periodic square, so faces are set by hand: once around is where it was."""
-    errors = []
-    for n in (32, 64, 128):
-        x = angles(n)
-        m = start = (2 + torch.sin(x)[:, None] * torch.cos(x)).expand(1, n, n)
-        ones, zeros = torch.ones(1, n, n, dtype=torch.float64), torch.zeros(1, n, n, dtype=torch.float64)
-        for _ in range(4 * n):
-            euler = m + _transport(m, ones, zeros) / (4 * n)
-            m = 0.5 * (m + euler + _transport(euler, ones, zeros) / (4 * n))
-        errors.append(float((m - start).abs().mean()))
-        assert float(m.mean()) == pytest.approx(2.0, abs=1e-12)
-        assert m.min() >= start.min() - 1e-12 and m.max() <= start.max() + 1e-12
-    assert min(math.log2(a / b) for a, b in pairwise(errors)) > 1.8, errors
-
-
-def test_particles_keep_their_bounds_under_a_strong_force_and_few_frames():
-    """Five times the drawn force moves a flow at rest several cells a step, were its speed looked at once a frame."""
-    equation = Incompressible(points=64)
-    start = equation.start(0, [0], 64)
-    start[:, 0] = 0.0
-    end = equation.roll(start, 5 * equation.force(0, [0], 64), times(1.0, 2.0))
-    particles = start[:, 1]
-    assert end[..., 2].min() >= particles.min() - 1e-12 and end[..., 2].max() <= particles.max() + 1e-12
-    assert end[..., :2].abs().max() > 1.0  # it does move
 
 
 def test_what_flows_into_a_cell_flows_out():
@@ -125,22 +95,3 @@ def test_what_flows_into_a_cell_flows_out():
     assert divergence.abs().max() < 1e-13
     centre = vorticity.velocities(torch.fft.rfft2(w), 64)[:, 0]
     assert ((x_face + x_face.roll(1, -2)) / 2 - centre).norm() < 0.01 * centre.norm()  # the right way around
-
-
-def test_force_and_start_have_the_stated_sizes():
-    """0.4 and 0.15 for each component; the standard error over 100 samples is about 2 %."""
-    equation = Incompressible(points=32)
-    assert float(equation.force(0, range(100), 48).std()) == pytest.approx(0.4, rel=0.05)
-    w = equation.start(0, range(100), 64)[:, 0]
-    assert float(vorticity.velocities(torch.fft.rfft2(w), 64).std()) == pytest.approx(0.15, rel=0.1)
-
-
-def test_a_balanced_force_holds_a_vortex_where_it_is():
-    """f = 8π²ν V makes Taylor-Green's vortices V steady."""
-    x = angles(64)
-    w = -4 * math.pi * torch.cos(x)[:, None] * torch.cos(x)
-    v = torch.stack((torch.cos(x)[:, None] * torch.sin(x), -torch.sin(x)[:, None] * torch.cos(x)))[None]
-    start = torch.stack((w, torch.ones_like(w)))[None]
-    end = Incompressible().roll(start, 8 * math.pi**2 * 0.01 * v, times(0.5))[0, 0]
-    assert (end[..., :2].movedim(-1, 0) - v[0]).abs().max() < 1e-10
-    assert (end[..., 2] - 1).abs().max() < 1e-12

@@ -30,7 +30,7 @@ from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Batch, Header
 
-VERSION = 3  # of the bytes a solver makes; raised when any solver's output changes
+VERSION = 4  # of the bytes a solver makes; raised when any solver's output changes
 
 Progress = Callable[[int, int], None]
 

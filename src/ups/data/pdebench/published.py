@@ -46,7 +46,7 @@ class Known:
         return len(self.boundary.sides)
 
 
-_NO_SLIP = Boundary.all("value", 2)
+_NO_SLIP = Boundary.all("value", 2, (0.0, 0.0))  # of the velocity
 _FIXED_AND_LEAKING = Boundary(((Side("value", (1.0,)), Side("robin")),))
 _FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
 
@@ -68,7 +68,7 @@ _FACTS = {
 def known_task(name: str) -> Known:
     """What a registered task says; else what is known of the published data of that name.
 
-    Its sides are those of the published data, where these are known: the task's own may be those of our solver.
+    Its sides are those of the published data, where these are known.
     """
     facts = _FACTS.get(name)
     if facts is not None and name not in {spec.name for spec in tasks()}:
