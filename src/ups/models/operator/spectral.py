@@ -130,24 +130,26 @@ class SpectralBlock(nn.Module):
         nn.init.zeros_(self.modulation.bias)
 
     def mix(self, h: Float[Tensor, "B *space D"], bases: Bases) -> Float[Tensor, "B *space D"]:
-        parts = []
+        mixed: Tensor | None = None
         for axis, periodic in enumerate(bases.boundary.periodic):
             analysis, synthesis = bases.analysis[axis], bases.synthesis[axis]
             weight = self.spectral[basis_name(axis, periodic)][: len(analysis) // 2]
-            mixed = mix_modes(turning(weight) if periodic else weight, apply_along(analysis, h, axis), axis)
-            parts.append(apply_along(synthesis, mixed, axis))
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+            part = mix_modes(turning(weight) if periodic else weight, apply_along(analysis, h, axis), axis)
+            part = apply_along(synthesis, part, axis)
+            mixed = part if mixed is None else mixed + part
+        assert mixed is not None, "a field has an axis"
+        return mixed
 
     def forward(
         self, x: Float[Tensor, "B *space D"], conditions: Float[Tensor, "B E"], bases: Bases
     ) -> Float[Tensor, "B *space D"]:
         shape = (x.shape[0],) + (1,) * (x.dim() - 2) + (-1,)
         gain, shift, gate = self.modulation(conditions).view(shape).chunk(3, -1)
-        h = torch.addcmul(shift + x, x, gain)
+        h = torch.addcmul(shift, x, 1 + gain)
         parts, weights = [h, self.mix(h, bases)], [self.inner.weight.T]
         for axis, needed in enumerate(bases.local):
             if needed:
                 parts += neighbours(h, axis, bases.boundary)
                 weights.append(self.stencil[AXES[axis]])
         inner = product(torch.cat(parts, -1), torch.cat(weights).T, self.inner.bias, self.products)
-        return x + (1 + gate) * product(F.silu(inner), self.outer.weight, self.outer.bias, self.products)
+        return torch.addcmul(x, 1 + gate, product(F.silu(inner), self.outer.weight, self.outer.bias, self.products))
