@@ -171,7 +171,7 @@ def _against_ddp(runtime: Runtime, task: Prepared, folder: Path) -> str:
         nonlocal step
         optimiser.zero_grad(set_to_none=True)
         micro = next(iter(theirs.micro_batches(step)))
-        batch = micro.batch.to(runtime.device)
+        batch = micro.mapped(lambda tensor: tensor.to(runtime.device)).read()
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(batch.values.dtype)
         static = batch.values.new_zeros(*batch.values[:, 0, ..., 0].shape, 0)
         prediction = wrapped("burgers", batch.values[:, :1], static, batch.parameters, lead, batch.grid)

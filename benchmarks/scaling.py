@@ -43,6 +43,7 @@ from ups.equations import Darcy
 from ups.fields import Batch, Grid
 from ups.models.geometry import Frame, Geometry
 from ups.models.operator.model import OperatorModel
+from ups.models.operator.spectral import Spectral
 from ups.models.propagator import Propagator
 from ups.training.ema import EMA
 from ups.training.optim import build_optimiser
@@ -115,7 +116,8 @@ class Known(Grid):
 
 
 FRAME = Frame(Known(PROBLEM.grid.positions, PROBLEM.grid.extent), PROBLEM.boundary, PATCH)
-TABLES = Geometry.build(FRAME, PROBLEM.grid, MODES, CPU, torch.float32)
+SPECTRAL = Spectral([FRAME], width=1, conditions=1, modes=MODES)
+TABLES = Geometry.build(FRAME, PROBLEM.grid, SPECTRAL.tables, CPU, torch.float32)
 
 
 class Network(OperatorModel):
@@ -157,8 +159,8 @@ def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
         parameters = sum(p.numel() for p in model.parameters())
         optimiser, reduction = parallelise(model, rt, "float32", lambda module: build_optimiser(module, training))
         ema = EMA(model, training.ema)
-        step = Step(OperatorStage(model, 0.0), optimiser, ema, training.clip)
-        micro = MicroBatch(_sample(), None, torch.ones(1))
+        step = Step(OperatorStage(model, 0.0), optimiser, ema, training.clip, 0)
+        micro = MicroBatch(_sample(), torch.ones(1), torch.zeros(1, dtype=torch.long), torch.tensor(0))
 
         def whole_step() -> None:
             step.gradients([micro], 1, rt)
@@ -178,7 +180,7 @@ def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
         state = _bytes([*model.parameters(), *gradients, *moments, *kept])
         tracker = MemTracker() if rt.mesh is None else FSDPMemTracker(model, optimiser)
         if isinstance(tracker, FSDPMemTracker):
-            tracker.track_inputs((micro.batch.values,))
+            tracker.track_inputs((micro.samples.values,))
         else:
             tracker.track_external(model, optimiser)
         optimiser.zero_grad(set_to_none=True)

@@ -16,8 +16,9 @@ import ups
 from ups.cli.arguments import parse_settings, parse_times
 from ups.errors import UserError
 
-COMMANDS = ["", "run", "train", "evaluate", "report", "simulate", "explain", "bench", "data"]
+COMMANDS = ["", "run", "train", "evaluate", "report", "simulate", "export", "explain", "bench", "data"]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
+COMMANDS += ["store", "store build", "store verify"]
 HEAVY = ["torch", "numpy", "matplotlib", "h5py"]
 
 
@@ -68,7 +69,7 @@ def test_the_help_of_every_command_shows_an_example(command):
 
 def test_every_command_is_in_this_list():
     listed = set()
-    for group in ("", "data"):
+    for group in ("", "data", "store"):
         section = call(*group.split(), "--help").stdout.split("Commands:")[1]
         listed |= {f"{group} {line.split()[0]}".strip() for line in section.strip().splitlines()}
     assert listed == set(COMMANDS) - {""}
@@ -87,6 +88,7 @@ def test_every_command_is_in_this_list():
         (["data", "make", "advection", "--out", "x", "--count", "many"], "Invalid value for '--count'"),
         (["data", "make", "advection", "--out", "x", "--set", "beta"], "error: --set beta: give NAME=VALUE"),
         (["data", "make", "advection", "--out", "x", "--set", "beta=fast"], "error: advection: beta is 'fast'"),
+        (["store", "verify", "nowhere"], "error: nowhere holds no store"),
         (["simulate", "run", "in", "--out", "x", "--steps", "3", "--times", "1"], "error: give --steps or --times"),
         (["simulate", "run", "in", "--out", "x", "--steps", "3"], "error: in is not a readable .npz file"),
         (["simulate", "run", "in", "--out", "x", "--times", "1,soon"], "error: --times 1,soon: 'soon' is not a number"),

@@ -7,7 +7,7 @@ last at every border. Values are physical (never normalised) unless a name says 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -184,6 +184,11 @@ class Batch:
     def __len__(self) -> int:
         return self.values.shape[0]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the values."""
+        return tuple(self.values.shape)
+
     def select(self, places: Sequence[int]) -> Batch:
         """Some of the trajectories, in the order given."""
         rows = torch.tensor(places, dtype=torch.long)
@@ -196,6 +201,18 @@ class Batch:
             ids=self.ids[rows],
             forcings={name: value[rows] for name, value in self.forcings.items()},
             mask=None if self.mask is None else self.mask[rows],
+        )
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same with `change` applied to each tensor that a step computes from, always in the same order."""
+        return replace(
+            self,
+            values=change(self.values),
+            times=change(self.times),
+            parameters={name: change(value) for name, value in self.parameters.items()},
+            static={name: change(value) for name, value in self.static.items()},
+            forcings={name: change(value) for name, value in self.forcings.items()},
+            mask=None if self.mask is None else change(self.mask),
         )
 
     def to(self, where: torch.device | str, dtype: torch.dtype | None = None) -> Batch:

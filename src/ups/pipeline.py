@@ -59,21 +59,35 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
     print(f"\nreport: {directory / 'report.html'}")
 
 
-def train(name: str, overrides: Sequence[str], runs: Path) -> None:
-    """Data and the operator only: in this process, which may be one of several ranks."""
+def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None = None) -> None:
+    """Data and the operator only: in this process, which may be one of several ranks. `profile` steps are traced."""
     config = load_config(name, overrides, RunConfig)
     directory = runs / config.name
 
     def work(runtime: Runtime) -> None:
         check_ranks(config.training.batch_size, runtime.size)  # before data are made for a job that cannot be
         tasks, _ = _timed_data(runtime, config, directory)
-        seconds = fit_operator(runtime, config, tasks, directory)
+        seconds = fit_operator(runtime, config, tasks, directory, profile)
         if runtime.rank == 0:
+            table = directory / "profile" / "profile.md"
+            if profile is not None and table.is_file():
+                print(f"{table.read_text()}\nprofile: {table} and, for ui.perfetto.dev, trace.json.gz beside it")
             print(f"trained for {seconds:.0f} s; checkpoints: {directory / 'checkpoints'}")
 
     ours = os.environ.get("RANK", "0") == "0" and not supervised()  # else it is claimed already, by rank 0 or above us
     with claimed_run(directory, config) if ours else nullcontext():
         _guarded(directory, work, config)
+
+
+def build_stores(name: str, overrides: Sequence[str], runs: Path, workers: int) -> list[Path]:
+    """Data and stores only, by worker processes: what training would begin with."""
+    refuse_launchers()
+    config = load_config(name, overrides, RunConfig)
+    directory = runs / config.name
+    host = config.runtime.model_copy(update={"device": "cpu"})  # stores are often built where no GPU is
+    with claimed_run(directory, config), Runtime.start(host, config.seed) as runtime:
+        tasks, _ = _timed_data(runtime, config, directory, workers)
+    return [task.store.store.path for task in tasks.values()]
 
 
 def evaluate(directory: Path) -> dict[str, Any]:
@@ -111,7 +125,9 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
     report(directory)
 
 
-def _timed_data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
+def _timed_data(
+    runtime: Runtime, config: RunConfig, directory: Path, workers: int = 1
+) -> tuple[dict[str, Prepared], dict[str, Source]]:
     """`_data`, its seconds added up over interruptions."""
     began = time.monotonic()
 
@@ -120,7 +136,7 @@ def _timed_data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[d
             _note_seconds(directory, data=_seconds(directory).get("data", 0.0) + time.monotonic() - began)
 
     try:
-        data = _data(runtime, config, directory)
+        data = _data(runtime, config, directory, workers)
     except Stopped:
         note()
         raise
@@ -128,11 +144,13 @@ def _timed_data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[d
     return data
 
 
-def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[str, Prepared], dict[str, Source]]:
-    """Make or open every task's data, then statistics and the store."""
+def _data(
+    runtime: Runtime, config: RunConfig, directory: Path, workers: int = 1
+) -> tuple[dict[str, Prepared], dict[str, Source]]:
+    """Make or open every task's data, then statistics and the store, which `workers` processes build."""
     sources, tasks = {}, {}
     for number, (name, task) in enumerate(config.tasks.items()):
-        with _displays() as show:
+        with _displays("making", "trajectories") as show:
 
             def report(label: str, done: int, total: int, show=show) -> None:
                 show(label, done, total)
@@ -151,22 +169,35 @@ def _data(runtime: Runtime, config: RunConfig, directory: Path) -> tuple[dict[st
                     check=runtime.rank == 0,
                 ),
             )
-        tasks[name] = prepare(runtime, sources[name], task.share, config.training.strides, directory / "store")
+        with _displays("storing", "MB", 10**6) as show:
+            tasks[name] = prepare(
+                runtime,
+                sources[name],
+                task.share,
+                config.training.strides,
+                directory / "store",
+                config.data.store,
+                workers,
+                show,
+            )
         runtime.check_stop(f"the data of {name} are kept in {directory}")
     return tasks, sources
 
 
 @contextmanager
-def _displays() -> Iterator[Callable[[str, int, int], None]]:
-    """One display after another: a file that is being made gets its own when its first trajectories are reported."""
+def _displays(verb: str, unit: str, size: int = 1) -> Iterator[Callable[[str, int, int], None]]:
+    """One display after another: what is being made gets its own when its first parts are reported, counted in units
+    of `size`.
+    """
     with ExitStack() as stack:
         current: dict[str, Progress] = {}
 
         def show(label: str, done: int, total: int) -> None:
+            done, total = -(-done // size), -(-total // size)
             if label not in current and done < total:  # else it was there already
                 stack.close()
                 current.clear()
-                display = Progress(f"making {label}", total=total, unit="trajectories", start=done)
+                display = Progress(f"{verb} {label}", total=total, unit=unit, start=done)
                 current[label] = stack.enter_context(display)
             if label in current:
                 current[label].update(done)
@@ -200,6 +231,7 @@ def _evaluate(
                 resamples=config.evaluation.resamples,
                 pictures=config.evaluation.pictures,
                 training_seconds=trained["operator"]["seconds"],
+                capture=runtime.config.capture != "off",
             )
             progress.update(number + 1, view)
             runtime.check_stop("training is finished and saved; evaluation starts again")

@@ -30,6 +30,7 @@ from ups.models.geometry import moved
 from ups.models.interpolation import axis_matrix, interpolate
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
+from ups.rollout.captured import stepper
 from ups.rollout.roll_out import roll_out, start_history
 
 FAR = 0.1
@@ -48,19 +49,18 @@ class Rollout:
 
 
 def load(run: str | Path, device: str | torch.device = "cpu") -> Simulator:
-    """The simulator of a run directory: its best checkpoint by validation error, averaged weights."""
+    """The simulator of a run directory (its best checkpoint by validation error, averaged weights) or of an export."""
     directory = Path(run) / "checkpoints"
-    best = checkpoint.find(directory, "best")
+    best = Path(run) if checkpoint.is_one(Path(run)) else checkpoint.find(directory, "best")
     if best is None and not checkpoint.steps(directory):
         raise UserError(f"{run} holds no trained model (no checkpoint in {directory}); train it with `ups run`")
-    tensors, manifest = checkpoint.load(best or directory)
+    tensors, manifest = checkpoint.load(best or directory, ("model.", "ema."))
     spec = ModelSpec.from_dict(manifest.content["model"])
     model = spec.build()
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    averages = {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
-    weights |= averages
-    if all(t.dtype == torch.float64 for t in averages.values()):  # trained in double precision
-        model.double()
+    weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
+    if {weights[name].dtype for name, _ in model.named_parameters() if name in weights} == {torch.float64}:
+        model.double()  # as it was trained
     own = {name: (tuple(t.shape), t.dtype) for name, t in model.state_dict().items()}
     if own != {name: (tuple(t.shape), t.dtype) for name, t in weights.items()}:
         raise UserError(
@@ -125,7 +125,10 @@ class Simulator:
             if steps is not None or times is not None:
                 raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
             zero = torch.zeros_like(frames)
-            state = self.model(name, zero, static, parameters, None, grid, query)
+            if query is None:
+                state = stepper(self.model, name, zero, static, parameters, None, grid)(zero)
+            else:
+                state = self.model(name, zero, static, parameters, None, grid, query)
             values, when = learned.normaliser.physical(state)[:, None], torch.zeros(1, dtype=torch.float64)
         else:
             dt, when = self._schedule(learned, steps, times, dt, notes)

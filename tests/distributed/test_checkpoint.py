@@ -347,6 +347,8 @@ def test_every_parameter_of_an_optimiser_needs_a_name_and_a_start_of_zero():
         optimiser_tensors(training.optimiser, training.model["body"].named_parameters())
     with pytest.raises(ValueError, match="dampening"):
         allocate(Training(0, momentum=0.9, dampening=0.1).optimiser)
+    with pytest.raises(TypeError, match="RMSprop has not allocated its moments"):
+        allocate(torch.optim.RMSprop(training.model.parameters()))
 
 
 def test_a_manifest_can_be_read_by_any_program(two):

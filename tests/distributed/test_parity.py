@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import small
 import torch
 from ranks import run_ranks
 from small import prepared, train_small
+
+from ups.models.saved import ModelSpec
 
 pytestmark = pytest.mark.parity
 
@@ -35,6 +38,7 @@ def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     return {
         "sgd": train_small(data, run, sgd=True),
         "adamw": train_small(data, run),
+        "muon": train_small(data, run, optimiser="muon"),
         "float32": train_small(data, run, precision="float32"),
     }
 
@@ -73,3 +77,41 @@ def test_accumulation_and_recomputation_change_nothing(
     settings = {"strategy": strategy, "micro_batch": 1, "checkpoint_activations": True}
     for _, tensors in run_ranks(ranks, train_small, data, tmp_path, 20, False, settings):
         assert distance(alone["adamw"][1], tensors, ("model.", "ema.")) <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "more"),
+    [
+        ("ddp", 2, {}),
+        pytest.param("fsdp2", 2, {}, marks=pytest.mark.smoke),
+        ("fsdp2", 3, {}),  # no axis divides evenly: the last rank holds less of a matrix, or nothing
+        ("hsdp", 4, {"shard": 2}),
+    ],
+)
+def test_matrices_are_orthogonalised_whole_on_any_ranks(
+    data: Path, alone: dict, tmp_path: Path, strategy: str, ranks: int, more: dict
+) -> None:
+    for tensors in run_ranks(ranks, _train_muon, data, tmp_path, {"strategy": strategy, **more}):
+        assert distance(alone["muon"][1], tensors, ("model.", "ema.", "optimiser.")) <= 1e-10
+
+
+def _train_muon(data: Path, run: Path, settings: dict) -> dict[str, torch.Tensor]:
+    return train_small(data, run, runtime=settings, optimiser="muon")[1]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_transformer_takes_the_same_path_on_two_ranks(data: Path, tmp_path: Path, strategy: str) -> None:
+    alone = _train_stack(data, tmp_path / "alone", {})
+    for tensors in run_ranks(2, _train_stack, data, tmp_path / "ranks", {"strategy": strategy}):
+        assert distance(alone, tensors, ("model.", "ema.")) <= 1e-10
+
+
+def _train_stack(data: Path, run: Path, settings: dict) -> dict[str, torch.Tensor]:
+    """The state after 20 steps of a `pdet_stack` on the same data."""
+    spec, stores = prepared(data)
+    stack = ModelSpec("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}, spec.tasks)
+    small.prepared = lambda folder: (stack, stores)
+    try:
+        return train_small(data, run, runtime=settings)[1]
+    finally:
+        small.prepared = prepared

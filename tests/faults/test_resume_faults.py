@@ -41,7 +41,12 @@ def go_on(data: Path, run: Path, until: int, strategy: str) -> tuple[int, list[f
         while trainer.state.step < until:
             micros = list(trainer.micro_batches(trainer.state.step))
             samples.append(
-                [(m.batch.task, int(i)) for m in micros for i, w in zip(m.batch.ids, m.weights, strict=True) if w > 0]
+                [
+                    (m.samples.task, int(i))
+                    for m in micros
+                    for i, w in zip(m.samples.ids, m.weights, strict=True)
+                    if w > 0
+                ]
             )
             sums, _ = trainer.step()
             losses.append(float(rt.sum(torch.stack([sums[task] for task in trainer.stores])).mean()))

@@ -21,15 +21,15 @@ def test_a_band_limited_periodic_field_survives_analysis_and_synthesis() -> None
     analysis, synthesis = transforms(x, SPAN, True, 8)
     assert torch.allclose(synthesis @ (analysis @ u), u, rtol=0, atol=1e-13)
     coefficients = analysis @ u
-    assert coefficients[[0, 2, 8 + 5]].tolist() == pytest.approx([0.7, 1.0, -0.4])
+    assert coefficients[[0, 4, 11]].tolist() == pytest.approx([0.7, 1.0, -0.4])
 
 
 def test_half_waves_on_a_bounded_axis_have_the_coefficients_of_their_series() -> None:
     x = Grid.cell_centred((64,), (SPAN,)).positions[0]
     theta = math.pi * x / 2
     analysis, _ = transforms(x, SPAN, False, 8)
-    assert (analysis @ torch.cos(3 * theta))[:8].tolist() == pytest.approx([0, 0, 0, 1, 0, 0, 0, 0], abs=1e-12)
-    assert (analysis @ torch.sin(2 * theta))[8:].tolist() == pytest.approx([0, 1, 0, 0, 0, 0, 0, 0], abs=1e-12)
+    assert (analysis @ torch.cos(3 * theta))[::2].tolist() == pytest.approx([0, 0, 0, 1, 0, 0, 0, 0], abs=1e-12)
+    assert (analysis @ torch.sin(2 * theta))[1::2].tolist() == pytest.approx([0, 1, 0, 0, 0, 0, 0, 0], abs=1e-12)
 
 
 @pytest.mark.parametrize("periodic", [True, False])

@@ -73,6 +73,8 @@ def learned() -> Learned:
     [
         ModelSpec("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.0}, (learned(),)),
         ModelSpec("spectral", {"width": 8, "depth": 1, "modes": 4}, (learned(),)),
+        ModelSpec("pdet_stack", {"width": 8, "depth": 1, "heads": None}, (learned(),)),
+        ModelSpec("unet", {"width": 4}, (learned(),)),
     ],
     ids=lambda s: s.architecture,
 )
@@ -94,5 +96,5 @@ def test_building_a_model_leaves_the_global_generator_alone() -> None:
 
 
 def test_an_unknown_architecture_is_refused() -> None:
-    with pytest.raises(UserError, match="spectral or fno"):
+    with pytest.raises(UserError, match="use spectral, pdet_stack, fno or unet"):
         ModelSpec("transformer", {}, (learned(),)).build()

@@ -1,4 +1,4 @@
-"""The operator model: persistence before training, shifts, walls, any points, any resolution."""
+"""The operator model: persistence before training, shifts, walls, any points, any resolution; every architecture."""
 
 from __future__ import annotations
 
@@ -36,10 +36,19 @@ SCALES = {
 }
 
 
-def model(trained: bool, seed: int = 0, modes: int = 6) -> Propagator:
+SETTINGS = {"spectral": {"modes": 6}, "pdet_stack": {"heads": 2}}
+
+
+@pytest.fixture(params=SETTINGS)
+def architecture(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def model(trained: bool, architecture: str = "spectral", **settings: int) -> Propagator:
     """Untrained as built; "trained" fills every parameter that starts at zero, so that nothing is hidden by zeros."""
-    torch.manual_seed(seed)
-    network = OperatorModel(TASKS, FRAMES, width=12, depth=2, modes=modes, head=10, conditions=8)
+    torch.manual_seed(0)
+    chosen = {"width": 12, "depth": 2, "head": 10, "conditions": 8} | SETTINGS[architecture] | settings
+    network = OperatorModel(TASKS, FRAMES, architecture=architecture, **chosen)
     propagator = Propagator(network, TASKS, SCALES).double()
     if trained:
         for parameter in propagator.parameters():
@@ -62,59 +71,63 @@ def inputs(task: TaskSpec, batch: int = 3, shape: tuple[int, ...] | None = None)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda t: t.name)
-def test_the_untrained_model_is_persistence(task: TaskSpec) -> None:
+def test_the_untrained_model_is_persistence(task: TaskSpec, architecture: str) -> None:
     given = inputs(task)
-    assert torch.equal(model(trained=False)(**given), given["history"][:, -1])
+    assert torch.equal(model(trained=False, architecture=architecture)(**given), given["history"][:, -1])
 
 
-def test_the_untrained_model_interpolates_at_points_and_nothing_more() -> None:
+def test_the_untrained_model_interpolates_at_points_and_nothing_more(architecture: str) -> None:
     given = inputs(WAVES)
     points = given["grid"].points()[[3, 10]]
-    at_points = model(trained=False)(**given, query=points)
+    at_points = model(trained=False, architecture=architecture)(**given, query=points)
     assert torch.allclose(at_points, given["history"][:, -1][:, [3, 10]], rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("modes", [6, 8])  # 8 is every mode of 16 latent points: then there are no neighbours
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    # 8 is every mode of 16 latent points: then there are no neighbours
+    [("spectral", {"modes": 6}), ("spectral", {"modes": 8}), ("pdet_stack", {}), ("pdet_stack", {"heads": 3})],
+)
 @pytest.mark.parametrize("shift", [2, 6, 30])
-def test_shifts_by_the_patch_commute_on_a_periodic_axis(shift: int, modes: int) -> None:
-    step, given = model(trained=True, modes=modes), inputs(WAVES)
+def test_shifts_by_the_patch_commute_on_a_periodic_axis(shift: int, architecture: str, settings: dict) -> None:
+    step, given = model(True, architecture, **settings), inputs(WAVES)
     moved = given | {"history": given["history"].roll(shift, 2)}
     # Round-off of sums over 12 channels and 16 modes in float64, through two blocks.
     assert torch.allclose(step(**moved), step(**given).roll(shift, 1), rtol=0, atol=1e-12)
 
 
-def test_shifts_commute_along_the_periodic_axis_of_a_tank_and_not_across_it() -> None:
-    step, given = model(trained=True), inputs(TANK)
+def test_shifts_commute_along_the_periodic_axis_of_a_tank_and_not_across_it(architecture: str) -> None:
+    step, given = model(trained=True, architecture=architecture), inputs(TANK)
     along = given | {"history": given["history"].roll(4, 2)}
     across = given | {"history": given["history"].roll(4, 3)}
     assert torch.allclose(step(**along), step(**given).roll(4, 1), rtol=0, atol=1e-12)
     assert not torch.allclose(step(**across), step(**given).roll(4, 2), rtol=0, atol=1e-3)
 
 
-def test_x_and_y_have_weights_of_their_own() -> None:
-    step, given = model(trained=True), inputs(FLOW)
+def test_x_and_y_have_weights_of_their_own(architecture: str) -> None:
+    step, given = model(trained=True, architecture=architecture), inputs(FLOW)
     turned = given | {"static": given["static"].transpose(1, 2)}
     assert not torch.allclose(step(**turned), step(**given).transpose(1, 2), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda t: t.name)
-def test_points_on_the_grid_give_what_the_whole_grid_gives(task: TaskSpec) -> None:
-    step, given = model(trained=True), inputs(task)
+def test_points_on_the_grid_give_what_the_whole_grid_gives(task: TaskSpec, architecture: str) -> None:
+    step, given = model(trained=True, architecture=architecture), inputs(task)
     whole = step(**given)
     points = step(**given, query=given["grid"].points())
     assert torch.allclose(points, whole.flatten(1, -2), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda t: t.name)
-def test_values_between_grid_points_are_continuous(task: TaskSpec) -> None:
-    step, given = model(trained=True), inputs(task)
+def test_values_between_grid_points_are_continuous(task: TaskSpec, architecture: str) -> None:
+    step, given = model(trained=True, architecture=architecture), inputs(task)
     points = torch.rand(20, task.dimension, dtype=torch.float64) * 0.9 + 0.05
     near = step(**given, query=points + 1e-7)
     assert torch.allclose(step(**given, query=points), near, rtol=0, atol=1e-3)
 
 
-def test_a_solution_vanishes_on_walls_of_prescribed_zero() -> None:
-    step, given = model(trained=True), inputs(FLOW)
+def test_a_solution_vanishes_on_walls_of_prescribed_zero(architecture: str) -> None:
+    step, given = model(trained=True, architecture=architecture), inputs(FLOW)
     zero = given | {"history": torch.zeros_like(given["history"])}
     walls = torch.tensor([[0.0, 0.3], [1.0, 0.7], [0.5, 0.0], [0.2, 1.0]], dtype=torch.float64)
     assert torch.equal(step(**zero, query=walls), torch.zeros(3, 4, 1, dtype=torch.float64))
@@ -127,8 +140,8 @@ def test_neighbours_are_heard_where_modes_are_cut_or_walls_are() -> None:
     assert len(alone.blocks[0].stencil) == 0
 
 
-def test_parameters_lead_time_and_static_fields_are_heard() -> None:
-    step = model(trained=True)
+def test_parameters_lead_time_and_static_fields_are_heard(architecture: str) -> None:
+    step = model(trained=True, architecture=architecture)
     waves, flow = inputs(WAVES), inputs(FLOW)
     base = step(**waves)
     assert not torch.allclose(
@@ -138,9 +151,9 @@ def test_parameters_lead_time_and_static_fields_are_heard() -> None:
     assert not torch.allclose(step(**flow | {"static": -flow["static"]}), step(**flow), atol=1e-4)
 
 
-def test_a_finer_input_of_the_same_cells_gives_the_same_latents() -> None:
+def test_a_finer_input_of_the_same_cells_gives_the_same_latents(architecture: str) -> None:
     """Averaging block-constant fields gives the coarse field back, so values at the same points agree."""
-    step, given = model(trained=True), inputs(FLOW)
+    step, given = model(trained=True, architecture=architecture), inputs(FLOW)
     fine = inputs(FLOW, shape=(32, 32))
     fine["history"] = torch.zeros(3, 1, 32, 32, 1, dtype=torch.float64)
     given["history"] = torch.zeros_like(given["history"])
@@ -148,6 +161,21 @@ def test_a_finer_input_of_the_same_cells_gives_the_same_latents() -> None:
     fine["static"] = torch.ones_like(fine["static"])
     points = torch.rand(9, 2, dtype=torch.float64)
     assert torch.allclose(step(**fine, query=points), step(**given, query=points), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("points", [16, 48])
+def test_a_grid_never_trained_on_is_stepped_on_its_own_points(architecture: str, points: int) -> None:
+    step, given = model(trained=True, architecture=architecture), inputs(WAVES, shape=(points,))
+    out = step(**given)
+    assert out.shape == (3, points, 1) and torch.isfinite(out).all()
+    assert not torch.allclose(out, given["history"][:, -1], atol=1e-3)
+
+
+def test_every_parameter_is_moved_by_the_tasks_together(architecture: str) -> None:
+    step = model(trained=True, architecture=architecture)
+    torch.stack([step(**inputs(task)).square().mean() for task in TASKS]).sum().backward()
+    still = [name for name, p in step.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-12]
+    assert still == []
 
 
 def test_resampling_keeps_the_mean_of_a_finer_field() -> None:
@@ -178,9 +206,9 @@ def test_points_that_do_not_fill_patches_are_refused() -> None:
         Frame(Grid.cell_centred((30,)), PERIODIC, 4)
 
 
-def test_a_sample_of_twice_the_size_is_scaled_by_its_own_rms() -> None:
+def test_a_sample_of_twice_the_size_is_scaled_by_its_own_rms(architecture: str) -> None:
     """With the rms condition held fixed the step would be homogeneous; what remains is that condition's effect."""
-    step, given = model(trained=True), inputs(WAVES)
+    step, given = model(trained=True, architecture=architecture), inputs(WAVES)
     rows = step.network.conditions.rows["rms_u"]
     torch.nn.init.zeros_(rows)
     double = given | {"history": 2 * given["history"]}

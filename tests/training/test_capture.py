@@ -62,11 +62,12 @@ def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
     ("runtime", "changes"),
     [
         ({}, {}),
-        ({}, {"precision": "float64"}),
+        ({"placement": "mapped"}, {"precision": "float64"}),
         ({"micro_batch": 2}, {"strides": {1: 1.0, 2: 1.0}}),
         ({"checkpoint_activations": True}, {"precision": "bfloat16", "noise": 0.0}),
+        ({}, {"optimiser": "muon"}),
     ],
-    ids=["plain", "float64", "micro-batches and strides", "recomputed bfloat16"],
+    ids=["plain", "float64 from mapped files", "micro-batches and strides", "recomputed bfloat16", "Muon"],
 )
 def test_captured_steps_are_eager_steps_bit_for_bit(data: Path, tmp_path: Path, runtime, changes) -> None:
     trainer, captured = train(data, tmp_path / "captured", "on", runtime=runtime, **changes)
@@ -79,12 +80,29 @@ def test_captured_steps_are_eager_steps_bit_for_bit(data: Path, tmp_path: Path, 
 
 
 @on_a_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_transformer_is_captured_too(data: Path, tmp_path: Path, precision: str, monkeypatch) -> None:
+    spec, stores = small.prepared(data)
+    stack = ModelSpec("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}, spec.tasks)
+    monkeypatch.setattr(small, "prepared", lambda folder: (stack, stores))
+    runs = [train(data, tmp_path / capture, capture, precision=precision)[1] for capture in ("on", "off")]
+    assert different(*runs) == []
+
+
+@on_a_gpu
 @pytest.mark.parametrize("task", [0, 1], ids=["advection", "darcy"])
-def test_the_baseline_is_captured_too(data: Path, tmp_path: Path, task: int, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("baseline", "settings"),
+    [("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.125}), ("unet", {"width": 8})],
+    ids=["fno", "unet"],
+)
+def test_the_baselines_are_captured_too(
+    data: Path, tmp_path: Path, baseline: str, settings: dict[str, Any], task: int, monkeypatch
+) -> None:
     spec, stores = small.prepared(data)
     learned = spec.tasks[task]
-    fno = ModelSpec("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.125}, (learned,))
-    monkeypatch.setattr(small, "prepared", lambda folder: (fno, {learned.spec.name: stores[learned.spec.name]}))
+    described = ModelSpec(baseline, settings, (learned,))
+    monkeypatch.setattr(small, "prepared", lambda folder: (described, {learned.spec.name: stores[learned.spec.name]}))
     runs = [train(data, tmp_path / capture, capture)[1] for capture in ("on", "off")]
     assert different(*runs) == []
 
@@ -168,14 +186,16 @@ def test_skipped_steps_are_named_and_counted_while_steps_are_replayed(data: Path
 
         def some_without_numbers(step: int):
             for micro in whole(step):
-                values = micro.batch.values * (math.nan if step in bad else 1.0)
-                yield replace(micro, batch=replace(micro.batch, values=values))
+                values = micro.samples.values * (math.nan if step in bad else 1.0)
+                yield replace(micro, samples=replace(micro.samples, values=values))
 
         trainer.micro_batches = some_without_numbers
         trainer.fit()
         assert trainer.state.skipped == 0
 
-    captured, eager = (train(data, tmp_path / capture, capture, act)[1] for capture in ("on", "off"))
+    captured, eager = (
+        train(data, tmp_path / capture, capture, act, {"placement": "mapped"})[1] for capture in ("on", "off")
+    )
     assert different(captured, eager) == []
     for capture in ("on", "off"):
         assert [event["step"] for event in kinds(tmp_path / capture, "skipped")] == [3, 4, 12]
@@ -186,12 +206,12 @@ def test_twenty_skipped_steps_in_a_row_end_a_captured_run(data: Path, tmp_path: 
     def act(trainer: Trainer) -> None:
         whole = trainer.micro_batches
         trainer.micro_batches = lambda step: (
-            replace(m, batch=replace(m.batch, values=m.batch.values * math.nan)) for m in whole(step)
+            replace(m, samples=replace(m.samples, values=m.samples.values * math.nan)) for m in whole(step)
         )
         with pytest.raises(GaveUp, match="not finite in 20 steps in a row, up to step 19"):
             trainer.fit()
 
-    train(data, tmp_path, "on", act, steps=100)
+    train(data, tmp_path, "on", act, {"placement": "mapped"}, steps=100)
 
 
 @on_a_gpu

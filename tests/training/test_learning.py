@@ -206,7 +206,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(data, tmp_pa
     before = {n: p.detach().clone() for n, p in run.model.named_parameters()}
     whole = run.micro_batches
     run.micro_batches = lambda step: (
-        replace(m, batch=replace(m.batch, values=torch.full_like(m.batch.values, math.nan))) for m in whole(step)
+        replace(m, samples=replace(m.samples, values=torch.full_like(m.samples.values, math.nan))) for m in whole(step)
     )
     run.step()
     assert all(torch.equal(before[n], p) for n, p in run.model.named_parameters())

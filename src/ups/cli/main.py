@@ -24,9 +24,12 @@ from ups.cli.data_make import make
 from ups.cli.data_stats import stats
 from ups.cli.evaluate import evaluate
 from ups.cli.explain import explain
+from ups.cli.export import export
 from ups.cli.report import report
 from ups.cli.run import run
 from ups.cli.simulate import simulate
+from ups.cli.store_build import build
+from ups.cli.store_verify import verify
 from ups.cli.train import train
 from ups.distributed.outcome import supervised
 from ups.errors import STOPPED, GaveUp, Stopped, UserError
@@ -48,11 +51,15 @@ app = typer.Typer(
 )
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
+store = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(store, name="store")
 
-for command in (run, train, evaluate, report, simulate, explain, bench):
+for command in (run, train, evaluate, report, simulate, export, explain, bench):
     app.command()(command)
 for command in (make, fetch, inspect, stats, convert):
     data.command()(command)
+for command in (build, verify):
+    store.command()(command)
 
 
 def print_version(asked: bool) -> None:
@@ -91,6 +98,17 @@ def datasets() -> None:
       ups data make --list
       ups data make advection --count 100 --set beta=0.4 --out data
       ups data inspect data/1D_Advection_Sols_beta0.4.hdf5
+    """
+
+
+@store.callback()
+def stores() -> None:
+    """Write what training reads ahead of it, and check it.
+
+    \b
+    Example:
+      ups store build quickstart
+      ups store verify runs/quickstart
     """
 
 

@@ -22,6 +22,10 @@ def train(
         str | None,
         typer.Option("--rendezvous", metavar="HOST:PORT", help="Where the machines meet; HOST is one of them."),
     ] = None,
+    profile: Annotated[
+        int | None,
+        typer.Option("--profile", metavar="N", min=1, help="Trace N steps; a table says where their time went."),
+    ] = None,
 ) -> None:
     """Train only. Makes or opens the data and stops at the best checkpoint, without evaluation and report.
 
@@ -31,6 +35,7 @@ def train(
     \b
     Example:
       ups train quickstart operator.width=96
+      ups train quickstart --profile 20
       ups train quickstart --gpus 8 runtime.strategy=fsdp2
       ups train quickstart --gpus 2 runtime.device=cpu
       ups train big.yaml --gpus 8 --nodes 2 --rendezvous node0:29500 --runs /shared/runs    (on each node)
@@ -42,8 +47,8 @@ def train(
         import_torch()
         from ups.distributed.launch import train_on_ranks
 
-        train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous)
+        train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous, profile)
     else:
         from ups import pipeline
 
-        pipeline.train(config, overrides or [], runs)
+        pipeline.train(config, overrides or [], runs, profile)

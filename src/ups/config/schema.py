@@ -65,17 +65,26 @@ class TaskConfig(Strict):
 class DataConfig(Strict):
     root: str | None = Field(default=None, description="folder of the data files; the run's own if not given")
     workers: Positive | None = Field(default=None, description="processes that make data; all cores if not given")
+    store: Literal["float32", "float16"] = Field(
+        default="float32", description="precision of the stored training fields; half of it takes half the room"
+    )
 
 
 class OperatorConfig(Strict):
     """The operator model: width and depth of the latent blocks, modes per axis, hidden width of MLP and head."""
 
+    architecture: Literal["spectral", "pdet_stack"] = "spectral"
     width: Positive = 48
     depth: Positive = 4
-    modes: Positive = 32
+    modes: Positive = Field(default=32, description="of spectral, along each axis")
+    heads: Positive | None = Field(default=None, description="of pdet_stack; one for every 64 of width if not given")
     expansion: PositiveFloat = 2.0
     head: Positive = 32
     conditions: Positive = 64
+
+    def settings(self) -> dict[str, Any]:
+        """The network's keyword arguments, without what only the other architecture has."""
+        return self.model_dump(exclude={"architecture", "heads" if self.architecture == "spectral" else "modes"})
 
 
 class FNOConfig(Strict):
@@ -102,6 +111,9 @@ class TrainingConfig(Strict):
     steps: Positive = 2000
     batch_size: Positive = 40
     sampling: SamplingConfig = SamplingConfig()
+    optimiser: Literal["adamw", "muon"] = Field(
+        default="adamw", description="muon: for the matrices of the blocks; all else, and baselines, stay with adamw"
+    )
     learning_rate: PositiveFloat = 4e-3
     warmup: Annotated[int, Field(ge=0)] = 100
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
@@ -111,7 +123,8 @@ class TrainingConfig(Strict):
     rollout: list[tuple[Share, Positive]] = Field(default=[(0.0, 1)], description="[share of training, steps unrolled]")
     strides: dict[Positive, PositiveFloat] = Field(default={1: 1.0}, description="frames a step spans: weight")
     precision: Literal["float32", "float64", "bfloat16"] = Field(
-        default="float32", description="bfloat16: the blocks' products only; state, weights and reductions stay float32"
+        default="float32",
+        description="bfloat16: attention and the blocks' products but the spectral ones; all else is float32",
     )
     validate_every: Positive = 500
     checkpoint_every: Positive = 500
@@ -143,6 +156,11 @@ class RuntimeConfig(Strict):
     capture: Literal["auto", "on", "off"] = Field(
         default="auto", description="replay steps as CUDA graphs: where possible, or else fail, or never"
     )
+    placement: Literal["auto", "device", "mapped"] = Field(
+        default="auto",
+        description="where training fields are: on every GPU where they fit, else fail, or in mapped files",
+    )
+    tf32: bool = Field(default=False, description="float32 products of a GPU's tensor cores with 10 bits, much faster")
     deterministic: bool = Field(default=False, description="only operations that repeat bit for bit, at some speed")
     deadline: PositiveFloat = Field(
         default=12.0, description="seconds without a sign of life in a step before it hangs"

@@ -30,13 +30,15 @@ class Normaliser:
             scales.append((scale.std if log else scale.rms) or 1.0)
         return like.new_tensor(offsets), like.new_tensor(scales)
 
-    def _logarithmic(self, like: Tensor) -> Tensor:
-        return torch.tensor([c.transform == "log" for c in self.spec.channels], device=like.device)
+    def _logarithmic(self, like: Tensor) -> Tensor | None:
+        """Which channels are; None where none is, known without asking the device."""
+        flags = [c.transform == "log" for c in self.spec.channels]
+        return torch.tensor(flags, device=like.device) if any(flags) else None
 
     def normalise(self, values: Float[Tensor, "*any C"]) -> Float[Tensor, "*any C"]:
         offset, scale = self._columns(values)
         log = self._logarithmic(values)
-        if log.any():
+        if log is not None:
             values = torch.where(log, torch.where(log, values, 1.0).log(), values)
         return (values - offset) / scale
 
@@ -44,7 +46,7 @@ class Normaliser:
         offset, scale = self._columns(values)
         log = self._logarithmic(values)
         values = values * scale + offset
-        return torch.where(log, torch.where(log, values, 0.0).exp(), values) if log.any() else values
+        return values if log is None else torch.where(log, torch.where(log, values, 0.0).exp(), values)
 
     def static(self, fields: Mapping[str, Float[Tensor, "B *space"]], like: Tensor) -> Float[Tensor, "B *space S"]:
         """The task's static fields, stacked in its order; a task without any has S = 0."""

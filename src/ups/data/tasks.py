@@ -6,33 +6,40 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
-from ups.equations.named import EQUATIONS
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Invariant, Side, TaskSpec
 
 _Number = TypeVar("_Number", int, float)
-_TASKS: dict[str, TaskSpec] = {name: equation().task() for name, equation in EQUATIONS.items()}
+
+
+@cache
+def _known() -> dict[str, TaskSpec]:
+    from ups.equations.named import EQUATIONS  # not before it is asked for: a trained model needs none of the solvers
+
+    return {name: equation().task() for name, equation in EQUATIONS.items()}
 
 
 def register(spec: TaskSpec) -> TaskSpec:
     """Make a task known by its name. The same task twice is fine; another of the same name is refused."""
-    if _TASKS.setdefault(spec.name, spec) != spec:
+    if _known().setdefault(spec.name, spec) != spec:
         raise UserError(f"task {spec.name!r} is already registered with another definition; choose another name")
     return spec
 
 
 def task(name: str) -> TaskSpec:
     """The registered task of that name."""
-    if name not in _TASKS:
-        raise UserError(f"task {name!r} is not registered{_nearest(name, _TASKS)}; known tasks: {', '.join(_TASKS)}")
-    return _TASKS[name]
+    known = _known()
+    if name not in known:
+        raise UserError(f"task {name!r} is not registered{_nearest(name, known)}; known tasks: {', '.join(known)}")
+    return known[name]
 
 
 def tasks() -> tuple[TaskSpec, ...]:
     """All registered tasks, in order of registration."""
-    return tuple(_TASKS.values())
+    return tuple(_known().values())
 
 
 def task_from_mapping(mapping: Mapping[str, Any]) -> TaskSpec:

@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,6 +76,8 @@ class Breadcrumb:
         self._time = time.monotonic()
         self._pid = os.getpid()
         self._map: mmap.mmap | None = None
+        self.heard: Callable[[str], None] | None = None
+        """Told of every mark, and of every place where a fault may strike, while somebody listens (a profile)."""
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w+b") as file:
@@ -93,6 +95,8 @@ class Breadcrumb:
 
     def mark(self, phase: str, step: int | None = None) -> None:
         """This rank now enters `phase`, of `step` where that changes."""
+        if self.heard is not None:
+            self.heard(phase)
         if self._map is None:
             self._phase = _NUMBER[phase]
             self._step = self._step if step is None else step

@@ -20,16 +20,17 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from ups.distributed.shards import whole_tensors
 from ups.durable import crc32_of, unseal, write
 from ups.errors import UserError
+
+if TYPE_CHECKING:  # torch's own reader is imported where it is used: that takes most of a second
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -54,23 +55,25 @@ class Manifest:
     warnings: tuple[str, ...] = ()
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], Manifest]:
+def load(path: Path, prefixes: tuple[str, ...] = ("",)) -> tuple[dict[str, Tensor], Manifest]:
     """The tensors (on the CPU) and the manifest of the newest good checkpoint in a directory, or of the one named.
 
-    A damaged checkpoint that was asked for by name is an error, because another would not be what was asked for.
+    Of the tensors, those whose names begin with one of the prefixes. A damaged checkpoint that was asked for by name is
+    an error, because another would not be what was asked for.
     """
-    if _NAME.fullmatch(path.name):
+    if _NAME.fullmatch(path.name) or is_one(path):
         try:
             manifest = _verified(path)
         except _Damaged as error:
             raise UserError(f"checkpoint {path} is damaged: {error}; load another one") from error
     elif (manifest := newest(path)) is None:
         raise UserError(f"{path} holds no usable checkpoint; start the run anew or name another directory")
-    tensors = {
-        name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in _kinds(entries_of(manifest.path)).items()
-    }
-    fill(manifest, tensors)
-    return tensors, manifest
+    return whole_tensors(manifest.path, prefixes), manifest
+
+
+def is_one(path: Path) -> bool:
+    """Whether a directory is itself a checkpoint, as an exported model is."""
+    return (path / MANIFEST).is_file()
 
 
 def newest(directory: Path) -> Manifest | None:
@@ -101,6 +104,9 @@ def fill(manifest: Manifest, into: Mapping[str, Tensor]) -> None:
 
     Names, shapes and dtypes must be the checkpoint's own.
     """
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
     reader = HuggingFaceStorageReader(str(manifest.path))
     metadata = reader.read_metadata()
     wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in into.items()}
@@ -113,6 +119,9 @@ def fill(manifest: Manifest, into: Mapping[str, Tensor]) -> None:
 
 def entries_of(path: Path) -> dict[str, TensorStorageMetadata]:
     """What the headers of a checkpoint's files say of each tensor."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
     stored = HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata
     return {name: entry for name, entry in stored.items() if isinstance(entry, TensorStorageMetadata)}
 

@@ -16,7 +16,13 @@ from ups.track.progress import Progress
 
 
 def train_on_ranks(
-    name: str, overrides: Sequence[str], runs: Path, ranks: int, nodes: str = "1", meeting: str | None = None
+    name: str,
+    overrides: Sequence[str],
+    runs: Path,
+    ranks: int,
+    nodes: str = "1",
+    meeting: str | None = None,
+    profile: int | None = None,
 ) -> None:
     """Data and the operator only, on `ranks` supervised processes of this node and those of other nodes."""
     refuse_launchers()
@@ -24,6 +30,7 @@ def train_on_ranks(
     directory = runs / config.name
     quiet = ["--quiet"] if Progress.silent else []
     work = ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
+    work += [] if profile is None else ["--profile", str(profile)]
     command = [sys.executable, "-m", "ups", *quiet, *work]
     where = [] if meeting is None else ["--nodes", nodes, "--rendezvous", meeting]
     with claimed_run(directory, config, meeting):

@@ -11,15 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW
+from torch.optim import SGD, AdamW, Optimizer
 
 PREFIX = "optimiser."
 
 
-def allocate(optimiser: AdamW | SGD) -> None:
+def allocate(optimiser: Optimizer) -> None:
     """Give every parameter its moments now, zero as the optimiser itself starts them; DTensors for DTensors.
 
     Then a parameter that no step has touched yet is saved and loaded like any other, and nothing is allocated later.
+    Optimisers other than torch's AdamW and SGD must have allocated theirs.
     """
     for group in optimiser.param_groups:
         for parameter in group["params"]:
@@ -31,9 +32,7 @@ def allocate(optimiser: AdamW | SGD) -> None:
                     state["step"] = _count(group, parameter)
 
 
-def optimiser_tensors(
-    optimiser: AdamW | SGD, named_parameters: Iterable[tuple[str, nn.Parameter]]
-) -> dict[str, Tensor]:
+def optimiser_tensors(optimiser: Optimizer, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> dict[str, Tensor]:
     """The moments and step counts by name: the optimiser's own tensors, so that what fills them is loaded."""
     allocate(optimiser)
     return {
@@ -43,15 +42,17 @@ def optimiser_tensors(
     }
 
 
-def refuse_gradients(optimiser: AdamW | SGD) -> None:
+def refuse_gradients(optimiser: Optimizer) -> None:
     """Call it before loading: a gradient computed from the weights before must not be applied to those after."""
     if any(parameter.grad is not None for group in optimiser.param_groups for parameter in group["params"]):
         raise RuntimeError("load the optimiser before any gradient is computed")
 
 
-def _moments(optimiser: AdamW | SGD, group: Mapping[str, Any]) -> list[str]:
+def _moments(optimiser: Optimizer, group: Mapping[str, Any]) -> list[str]:
     if isinstance(optimiser, AdamW):
         return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
+    if not isinstance(optimiser, SGD):
+        raise TypeError(f"{type(optimiser).__name__} has not allocated its moments, and how is not known here")
     if group["momentum"] and group["dampening"]:
         raise ValueError("SGD with dampening does not start from a momentum of zero, so it cannot be allocated early")
     return ["momentum_buffer"] if group["momentum"] else []
@@ -66,7 +67,7 @@ def _count(group: Mapping[str, Any], parameter: nn.Parameter) -> Tensor:
 
 
 def _owned(
-    optimiser: AdamW | SGD, named_parameters: Iterable[tuple[str, nn.Parameter]]
+    optimiser: Optimizer, named_parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> list[tuple[str, nn.Parameter]]:
     """The named parameters this optimiser trains; each of its parameters must have a name."""
     trained = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}

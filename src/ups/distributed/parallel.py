@@ -37,7 +37,8 @@ def parallelise(
     config = runtime.config
     for block in blocks(model):
         if precision == "bfloat16":
-            _replace_forward(block, _mixed(block.forward, runtime.device.type))
+            # Which of its products that is, a block says itself.
+            block.products = torch.bfloat16  # pyright: ignore[reportArgumentType]
         if config.checkpoint_activations:
             _replace_forward(block, _recomputed(block.forward))
         if config.compile:
@@ -162,16 +163,6 @@ def _copy_all(into: list[Tensor], tensors: list[Tensor]) -> None:
 
 def _replace_forward(block: nn.Module, forward: Callable[..., Any]) -> None:
     block.forward = forward  # on the instance: names of parameters and hooks of the module stay as they are
-
-
-def _mixed(forward: Callable[..., Tensor], device: str) -> Callable[..., Tensor]:
-    """Products in bfloat16, sums and the result in float32."""
-
-    def mixed(x: Tensor, *rest: Any) -> Tensor:
-        with torch.autocast(device, torch.bfloat16):
-            return forward(x, *rest).to(x.dtype)
-
-    return mixed
 
 
 def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:

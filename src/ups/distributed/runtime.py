@@ -38,7 +38,7 @@ from ups.distributed.breadcrumb import Breadcrumb, crumb_path
 from ups.distributed.guard import watching
 from ups.distributed.outcome import supervised
 from ups.distributed.preflight import preflight
-from ups.errors import Stopped, UserError
+from ups.errors import GaveUp, Stopped, UserError
 from ups.track.environment import software
 
 Result = TypeVar("Result")
@@ -46,6 +46,9 @@ Result = TypeVar("Result")
 TIMEOUT = timedelta(minutes=30)
 GRACE = float(os.environ.get("UPS_GRACE", "20"))
 """Seconds a rank has to save and leave after a signal; then it is ended the hard way."""
+_HEARING = 2.0  # seconds rank 0 waits for the others to hear of its failure
+_ENDS = {kind.__name__: kind for kind in (UserError, Stopped, GaveUp)}
+"""Ends by decision: the ranks that follow one decide the same."""
 
 
 @dataclass
@@ -180,9 +183,7 @@ class Runtime:
     def in_turn(self, what: str, work: Callable[[], Result]) -> Result:
         """Rank 0 does the work, for as long as it takes; then the others do it too, and find it mostly done."""
         if self.rank == 0:
-            result = work()
-            self._told(what)
-            return result
+            return self._telling(what, work)
         self._wait_for(what)
         return work()
 
@@ -192,21 +193,59 @@ class Runtime:
             return work()
         result: list[Any] = [None]
         if self.rank == 0:
-            result = [work()]
-            self._told(what)
+            result = [self._telling(what, work)]
         else:
             self._wait_for(what)
         dist.broadcast_object_list(result, src=0, group=self.saving)
         return result[0]
 
-    def _told(self, what: str) -> None:
-        if self.size > 1:
-            _default_store().set(f"{self.ranks.attempt}/{what}", "done")
+    def together(self, what: str, work: Callable[[Callable[[], None]], Result]) -> list[Result]:
+        """Every rank does its part, for as long as it takes; every rank gets all results, in their order.
 
-    def _wait_for(self, what: str) -> None:
+        `work` is given a function to call now and then: it raises when the part of another rank has failed.
+        """
+        result = self._telling(what, lambda: work(lambda: self._check_failed(what)), f" {self.rank}")
+        for rank in range(self.size):
+            self._wait_for(what, f" {rank}")
+        return self.gather(result)
+
+    def _telling(self, what: str, work: Callable[[], Result], whose: str = "") -> Result:
+        """Do the work and tell the others: that it is done, or in one sentence why not."""
+        try:
+            result = work()
+        except BaseException as error:
+            self._tell_failure(what, error)
+            raise
+        if self.size > 1:
+            _default_store().set(f"{self.ranks.attempt}/{what}{whose}", "done")
+        return result
+
+    def _tell_failure(self, what: str, error: BaseException) -> None:
+        key = f"{self.ranks.attempt}/{what} failed"
+        if self.size == 1 or _default_store().check([key]):  # another rank failed first, and this one follows
+            return
+        end = next((name for name, kind in _ENDS.items() if isinstance(error, kind)), None)
+        sentence = str(error) if end else f"{type(error).__name__}: {error}"
+        _default_store().set(key, f"{self.rank} {end} {sentence}")
+        until = time.monotonic() + _HEARING
+        while self.rank == 0 and time.monotonic() < until:  # the store may go with this process
+            if _default_store().add(f"{key}: heard", 0) == self.size - 1:
+                return
+            time.sleep(0.05)
+
+    def _check_failed(self, what: str) -> None:
+        """Follow a rank that has failed in this, with its own kind of end where that was a decision."""
+        key = f"{self.ranks.attempt}/{what} failed"
+        if self.size > 1 and _default_store().check([key]):
+            rank, end, sentence = _default_store().get(key).decode().split(" ", 2)
+            _default_store().add(f"{key}: heard", 1)
+            raise _ENDS.get(end, crash.PeerFailed)(f"rank {rank}: {sentence}")
+
+    def _wait_for(self, what: str, whose: str = "") -> None:
         """No collective has the patience for data that take hours to make, so ask the store now and then."""
-        while not _default_store().check([f"{self.ranks.attempt}/{what}"]):
-            self.check_stop(f"rank {self.rank} only waited for rank 0")
+        while self.size > 1 and not _default_store().check([f"{self.ranks.attempt}/{what}{whose}"]):
+            self._check_failed(what)
+            self.check_stop(f"rank {self.rank} only waited for {'the others' if whose else 'rank 0'}")
             self.crumb.mark(self.crumb.phase)  # it is not this rank that takes long
             time.sleep(0.05)
 
@@ -224,6 +263,8 @@ class Runtime:
 
     def strike(self, place: str, tensors: Sequence[torch.Tensor] = ()) -> str | None:
         """Where tests let faults happen; nothing outside of them."""
+        if self.crumb.heard is not None:
+            self.crumb.heard(place)
         return faults.strike(place, self.rank, self.crumb.step, self.ranks.attempt, tensors)
 
     def _agree_on_machines(self) -> None:
@@ -294,8 +335,9 @@ def _mesh(config: RuntimeConfig, ranks: Ranks, device: torch.device) -> DeviceMe
 
 def _reproducible(config: RuntimeConfig, seed: int) -> None:
     """The one place for torch's switches of precision and determinism, and for seeds."""
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = config.tf32
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     if config.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.backends.cudnn.benchmark = False

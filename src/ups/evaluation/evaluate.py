@@ -43,32 +43,38 @@ def evaluate(
     resamples: int,
     pictures: int,
     training_seconds: float,
+    capture: bool = True,
 ) -> Evaluation:
-    """Judge a model on one test set, beside persistence and the FNO, in physical units."""
+    """Judge a model on one test set, beside persistence and the FNO, in physical units.
+
+    On a GPU steps are replayed as CUDA graphs, unless `capture` is false.
+    """
     truth = read_all(source.tests[view])
     views: dict[str, dict[str, Any]] = {}
     if learned.spec.steady:
-        predictions = {"model": steady(model, learned, truth), "persistence": mean_solution(source, truth)}
+        predictions = {"model": steady(model, learned, truth, capture), "persistence": mean_solution(source, truth)}
         if fno is not None:
-            predictions["fno"] = steady(fno, learned, truth)
+            predictions["fno"] = steady(fno, learned, truth, capture)
         target, times = truth.values, truth.times[0]
         views["one_step"] = score(learned.spec, predictions, target, times, seed, resamples)
     else:
         target, times = truth.values[:, 1:], truth.times[0, 1:] - truth.times[0, 0]
-        steps = {"model": one_step(model, learned, truth), "persistence": truth.values[:, :-1]}
+        steps = {"model": one_step(model, learned, truth, capture), "persistence": truth.values[:, :-1]}
         predictions = {
-            "model": rollout(model, learned, truth),
+            "model": rollout(model, learned, truth, capture),
             "persistence": truth.values[:, :1].expand_as(target),
         }
         if fno is not None:
-            steps["fno"] = one_step(fno, learned, truth)
-            predictions["fno"] = rollout(fno, learned, truth)
+            steps["fno"] = one_step(fno, learned, truth, capture)
+            predictions["fno"] = rollout(fno, learned, truth, capture)
         views["one_step"] = score(learned.spec, steps, target, times, seed, resamples)
         views["rollout"] = score(learned.spec, predictions, target, times, seed, resamples)
     solver = None
     if source.solvers:
         predict = steady if learned.spec.steady else rollout
-        solver = asdict(compare(source.solvers, lambda batch: predict(model, learned, batch), training_seconds))
+        solver = asdict(
+            compare(source.solvers, lambda batch: predict(model, learned, batch, capture), training_seconds)
+        )
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in solver.items()}
     arrays = _arrays(learned, truth, predictions, target, times, pictures)
     return Evaluation(views, solver, arrays)

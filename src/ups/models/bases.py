@@ -29,11 +29,12 @@ def cell_widths(positions: Float[Tensor, " n"], extent: tuple[float, float], per
 def basis(
     positions: Float[Tensor, " n"], extent: tuple[float, float], periodic: bool, modes: int
 ) -> Float[Tensor, "two_modes n"]:
-    """Rows: `modes` cosines, then `modes` sines (periodic: k = 0 …; bounded: cosines k = 0 …, sines k = 1 …)."""
+    """Rows: a cosine and a sine for each mode (periodic: k = 0 …; bounded: cosines k = 0 …, sines k = 1 …)."""
     lower, upper = extent
     theta = (2 if periodic else 1) * math.pi * (positions - lower) / (upper - lower)
     k = torch.arange(modes, dtype=positions.dtype, device=positions.device)
-    return torch.cat([torch.cos(k[:, None] * theta), torch.sin((k if periodic else k + 1)[:, None] * theta)])
+    cosines, sines = torch.cos(k[:, None] * theta), torch.sin((k if periodic else k + 1)[:, None] * theta)
+    return torch.stack([cosines, sines], 1).flatten(0, 1)
 
 
 def transforms(

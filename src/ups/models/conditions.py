@@ -21,7 +21,7 @@ def signed_log(value: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
     return torch.asinh(value / FLOOR)
 
 
-def features(value: Float[Tensor, " B"]) -> Float[Tensor, "B 6"]:
+def features(value: Float[Tensor, "B N"]) -> Float[Tensor, "B N 6"]:
     """Smooth, low-frequency features of the signed log, so that unseen values lie between seen ones."""
     s = signed_log(value)
     return torch.stack([torch.ones_like(s), s / 4, torch.sin(s / 2), torch.cos(s / 2), torch.sin(s), torch.cos(s)], -1)
@@ -37,5 +37,5 @@ class ConditionEmbedding(nn.Module):
 
     def forward(self, values: Mapping[str, Float[Tensor, " B"]]) -> Float[Tensor, "B D"]:
         names = sorted(values)
-        stacked = torch.cat([features(values[name]) for name in names], -1)
+        stacked = features(torch.stack([values[name] for name in names], -1)).flatten(1)
         return self.mix(stacked @ torch.cat([self.rows[name] for name in names]))

@@ -7,7 +7,7 @@ depend on positions alone, are made in float64 once per grid and kept by the mod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Grid
-from ups.models.bases import cell_widths, transforms
+from ups.models.bases import cell_widths
 from ups.models.interpolation import apply_along, axis_matrix
 
 
@@ -32,6 +32,11 @@ class Frame:
     @property
     def latent_shape(self) -> tuple[int, ...]:
         return tuple(n // self.patch for n in self.grid.shape)
+
+    @property
+    def latent(self) -> Grid:
+        """The middles of the latent cells."""
+        return Grid(tuple(p.reshape(-1, self.patch).mean(1) for p in self.grid.positions), self.grid.extent)
 
     def modes(self, most: int) -> tuple[int, ...]:
         """Modes kept along each axis: `most`, or what the latent points resolve."""
@@ -94,47 +99,42 @@ def _left_edges(positions: Tensor, extent: tuple[float, float], periodic: bool) 
     return torch.cat([first, middles])
 
 
+Tables = Callable[[Frame, Callable[[Tensor], Tensor]], Any]
+"""An architecture's tables for a frame; its second argument brings one to the device."""
+
+
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Tables for one frame and one input grid."""
+    """Tables for one frame and one input grid; `tables` are those that the architecture's blocks look up."""
 
     frame: Frame
     latent: Grid
-    local: tuple[bool, ...]
+    tables: Any
     resample: tuple[Tensor, ...] | None
-    analysis: tuple[Tensor, ...]
-    synthesis: tuple[Tensor, ...]
     decode: tuple[Tensor, ...]
     offsets: Tensor
     walls: Tensor
     wall_factor: Tensor | None
 
     @classmethod
-    def build(cls, frame: Frame, grid: Grid, modes: int, device: torch.device, dtype: torch.dtype) -> Geometry:
+    def build(cls, frame: Frame, grid: Grid, tables: Tables, device: torch.device, dtype: torch.dtype) -> Geometry:
         if grid.extent != frame.grid.extent:
             raise UserError(f"the grid spans {grid.extent}, but the task was trained on {frame.grid.extent}")
-        own, periodic = frame.grid, frame.boundary.periodic
-        latent = Grid(tuple(p.reshape(-1, frame.patch).mean(1) for p in own.positions), own.extent)
+        own, latent, periodic = frame.grid, frame.latent, frame.boundary.periodic
 
         def put(t: Tensor) -> Tensor:
             return t.to(device=device, dtype=dtype)
 
-        pairs = [
-            transforms(p, span, wraps, kept)
-            for p, span, wraps, kept in zip(latent.positions, latent.extent, periodic, frame.modes(modes), strict=True)
-        ]
         return cls(
             frame=frame,
             latent=latent,
-            local=frame.local(modes),
+            tables=tables(frame, put),
             resample=None
             if grid.same_as(own)
             else tuple(
                 put(resampling(s, t, span, wraps))
                 for s, t, span, wraps in zip(grid.positions, own.positions, own.extent, periodic, strict=True)
             ),
-            analysis=tuple(put(a) for a, _ in pairs),
-            synthesis=tuple(put(s) for _, s in pairs),
             decode=tuple(
                 put(axis_matrix(p, span, wraps, q, 1))
                 for p, span, wraps, q in zip(latent.positions, latent.extent, periodic, grid.positions, strict=True)

@@ -51,7 +51,7 @@ class Propagator(nn.Module):
             share = ((inside - logs[right - 1]) / (logs[right] - logs[right - 1]))[:, None]
             value = scales[right - 1] * (1 - share) + scales[right] * share
         else:
-            value = scales[0].expand(len(lead), -1)
+            value = scales[0].expand(lead.shape[0], -1)
         return (value + torch.clamp(log_lead - logs[0], max=0.0)[:, None]).exp().to(lead.dtype)
 
     @staticmethod
@@ -95,7 +95,8 @@ class Propagator(nn.Module):
         scale = self.sample_scale(spec, history)
         conditions["lead"] = lead
         conditions |= {f"rms_{c}": scale[:, i] for i, c in enumerate(spec.channel_names)}
-        wide = (len(scale), *(1,) * (history.dim() - 3), scale.shape[-1])
-        increment = self.network(task, history / scale.view(len(scale), 1, *wide[1:]), static, conditions, grid, query)
-        step = (scale * self.step_scale(task, lead)).view(wide if query is None else (len(scale), 1, scale.shape[-1]))
+        batch, channels = scale.shape  # not len(): an exported program would take it for a constant
+        wide = (batch, *(1,) * (history.dim() - 3), channels)
+        increment = self.network(task, history / scale.view(batch, 1, *wide[1:]), static, conditions, grid, query)
+        step = (scale * self.step_scale(task, lead)).view(wide if query is None else (batch, 1, channels))
         return last + step * increment

@@ -16,8 +16,9 @@ from ups.data.tasks import task_from_mapping
 from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.models.baselines.fno import FNO
+from ups.models.baselines.unet import UNet
 from ups.models.geometry import Frame
-from ups.models.operator.model import OperatorModel
+from ups.models.operator.model import ARCHITECTURES, OperatorModel
 from ups.models.propagator import Propagator
 
 
@@ -65,7 +66,10 @@ class Learned:
 
 @dataclass(frozen=True, eq=False)
 class ModelSpec:
-    """`architecture` is "spectral" or "fno"; `settings` are the network's keyword arguments."""
+    """`architecture` is "spectral", "pdet_stack", "fno" or "unet"; `settings` are the network's keyword arguments.
+
+    The baselines are for one task each, the first.
+    """
 
     architecture: str
     settings: Mapping[str, Any]
@@ -76,12 +80,16 @@ class ModelSpec:
         specs = [learned.spec for learned in self.tasks]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if self.architecture == "spectral":
-                network = OperatorModel(specs, {t.spec.name: t.frame for t in self.tasks}, **self.settings)
+            if self.architecture in ARCHITECTURES:
+                frames = {t.spec.name: t.frame for t in self.tasks}
+                network = OperatorModel(specs, frames, architecture=self.architecture, **self.settings)
             elif self.architecture == "fno":
                 network = FNO(specs[0], **self.settings)
+            elif self.architecture == "unet":
+                network = UNet(specs[0], self.tasks[0].grid.shape, **self.settings)
             else:
-                raise UserError(f"architecture {self.architecture!r} is unknown; use spectral or fno")
+                names = ", ".join(ARCHITECTURES)
+                raise UserError(f"architecture {self.architecture!r} is unknown; use {names}, fno or unet")
         scales: dict[str, tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]] = {
             t.spec.name: t.normaliser.step_scales() for t in self.tasks if not t.spec.steady
         }

@@ -1,4 +1,7 @@
-"""What is predicted from what: one step from every frame, a rollout from the first, a steady solve from nothing."""
+"""What is predicted from what: one step from every frame, a rollout from the first, a steady solve from nothing.
+
+On a GPU the model's steps are replayed as CUDA graphs (`captured`), unless `capture` is false.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from ups.fields import Batch, Dataset, Grid
 from ups.models.interpolation import apply_along, axis_matrix
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned
+from ups.rollout.captured import stepper
 from ups.rollout.roll_out import roll_out, start_history
 
 CHUNK = 64
@@ -24,37 +28,39 @@ def read_all(dataset: Dataset, most: int | None = None) -> Batch:
 
 
 @torch.no_grad()
-def rollout(model: Propagator, learned: Learned, batch: Batch) -> Float[Tensor, "N T *space C"]:
+def rollout(model: Propagator, learned: Learned, batch: Batch, capture: bool = True) -> Float[Tensor, "N T *space C"]:
     """Frames 1 … T−1 of every trajectory, predicted from frame 0 alone; physical units."""
     parts = []
     for inputs, static, parameters, lead in _chunks(model, learned, batch):
         history = start_history(inputs[:, :1], learned.spec.history)
         steps = batch.values.shape[1] - 1
-        states = roll_out(model, learned.spec.name, history, static, parameters, lead, batch.grid, steps)
+        states = roll_out(model, learned.spec.name, history, static, parameters, lead, batch.grid, steps, capture)
         parts.append(learned.normaliser.physical(torch.stack(list(states), 1)).cpu())
     return torch.cat(parts)
 
 
 @torch.no_grad()
-def one_step(model: Propagator, learned: Learned, batch: Batch) -> Float[Tensor, "N T *space C"]:
+def one_step(model: Propagator, learned: Learned, batch: Batch, capture: bool = True) -> Float[Tensor, "N T *space C"]:
     """Frames 1 … T−1, each predicted from the true frame (or frames) before it; physical units."""
     parts = []
     for inputs, static, parameters, lead in _chunks(model, learned, batch):
-        frames = []
-        for t in range(1, inputs.shape[1]):
-            history = start_history(inputs[:, max(0, t - learned.spec.history) : t], learned.spec.history)
-            frames.append(model(learned.spec.name, history, static, parameters, lead, batch.grid))
+        before = [
+            start_history(inputs[:, max(0, t - learned.spec.history) : t], learned.spec.history)
+            for t in range(1, inputs.shape[1])
+        ]
+        step = stepper(model, learned.spec.name, before[0], static, parameters, lead, batch.grid, capture)
+        frames = [step(history) for history in before]
         parts.append(learned.normaliser.physical(torch.stack(frames, 1)).cpu())
     return torch.cat(parts)
 
 
 @torch.no_grad()
-def steady(model: Propagator, learned: Learned, batch: Batch) -> Float[Tensor, "N 1 *space C"]:
+def steady(model: Propagator, learned: Learned, batch: Batch, capture: bool = True) -> Float[Tensor, "N 1 *space C"]:
     """The solutions of a steady task; physical units."""
     parts = []
     for inputs, static, parameters, _ in _chunks(model, learned, batch):
         zero = torch.zeros_like(inputs[:, :1])
-        state = model(learned.spec.name, zero, static, parameters, None, batch.grid)
+        state = stepper(model, learned.spec.name, zero, static, parameters, None, batch.grid, capture)(zero)
         parts.append(learned.normaliser.physical(state[:, None]).cpu())
     return torch.cat(parts)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ups.fields import Grid
 from ups.models.propagator import Propagator
+from ups.rollout.captured import stepper
 
 
 def roll_out(
@@ -21,10 +22,15 @@ def roll_out(
     lead: Float[Tensor, " B"],
     grid: Grid,
     steps: int,
+    capture: bool = True,
 ) -> Iterator[Float[Tensor, "B *space C"]]:
-    """Yield the `steps` states that follow the history, in normalised units, each one lead time after the last."""
+    """Yield the `steps` states that follow the history, in normalised units, each one lead time after the last.
+
+    On a GPU steps are replayed as CUDA graphs where that is possible and `capture` does not forbid it (`captured`).
+    """
+    step = stepper(model, task, history, static, parameters, lead, grid, capture)
     for _ in range(steps):
-        state = model(task, history, static, parameters, lead, grid)
+        state = step(history)
         yield state
         history = torch.cat([history[:, 1:], state[:, None]], 1)
 

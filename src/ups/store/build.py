@@ -1,41 +1,31 @@
-"""Writing a store: shard by shard, so that an interrupted build loses at most the shard it was writing."""
+"""Writing a store: shard by shard, so that an interrupted build loses at most the shards it was writing.
+
+Shards are independent of one another: any number of processes (`workers`) or ranks (`ranks.py`) write them, and the
+bytes are the same. One process at a time claims a store, plans what is missing, and writes the index at the end.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
+import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from ups.durable import crc32_of, seal, write
+from ups.data.workers import worker_pool
+from ups.durable import write
 from ups.errors import UserError
-from ups.store.layout import (
-    INDEX,
-    PARTIAL,
-    ArrayLayout,
-    Index,
-    Shard,
-    StoreDamaged,
-    anew,
-    check_array,
-    content_problem,
-    little_endian,
-    plan,
-    read_index,
-    read_sealed,
-    row_bytes,
-    size_problem,
-)
+from ups.store import layout
+from ups.store.claim import Piece, Progress, explained, finish, planned
+from ups.store.layout import Index, Shard, StoreDamaged, anew, little_endian, read_index, row_bytes
 
 
 class ArraySource(Protocol):
-    """Where an array's rows come from; only the rows asked for are made."""
+    """Where an array's rows come from; only the rows asked for are made. With workers, it travels to them by pickle."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -50,43 +40,52 @@ def build(
     path: Path,
     key: str,
     arrays: Mapping[str, ArraySource],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     *,
+    workers: int = 1,
     rebuild: bool = False,
 ) -> Index:
     """Write the arrays into a store at `path`, or finish what an earlier call began.
 
     `key` is a digest of everything the numbers depend on (data, statistics, dtype, codec). A complete store of this key
     is left as it is, apart from shards that are missing or have the wrong size; a store of another key is refused
-    unless `rebuild`, which starts anew. `progress(bytes done, bytes in all)` is called after each shard.
+    unless `rebuild`, which starts anew. While another process builds the store, this one waits, then finds it done or
+    goes on where it was left. `progress(bytes done, bytes in all)` is called after each shard. With more than one
+    worker, a script must call this under `if __name__ == "__main__"`.
     """
-    shapes = {name: (tuple(source.shape), np.dtype(source.dtype).name) for name, source in arrays.items()}
-    for name, (shape, dtype) in shapes.items():
-        check_array(name, shape, dtype)
-    with _explained(path):
-        path.mkdir(parents=True, exist_ok=True)
-        if rebuild:  # without an index or a claim, the shards belong to nobody
-            (path / INDEX).unlink(missing_ok=True)
-            (path / PARTIAL).unlink(missing_ok=True)
-        index = _claim(path, key, shapes)
-        found = _shards_of(path, index) if index else _leftovers(path, shapes)
-        total = sum(shape[0] * row_bytes(shape, dtype) for shape, dtype in shapes.values())
-        done = sum(shard.bytes for shard, finished in found.values() if finished)
-        _check_space(path, total - done)
-    shards: dict[str, list[Shard]] = {name: [] for name in shapes}
-    for (name, number), (shard, finished) in found.items():
-        if not finished:
-            shard = _write_shard(path, name, number, arrays[name], shard.first, shard.rows)
+    progress = progress or (lambda done, total: None)
+    with planned(path, key, arrays, progress, rebuild=rebuild) as todo:
+        done, total, written = todo.done, todo.total, {}
+        progress(done, total)
+        for piece, shard in write_pieces(path, todo.missing, arrays, workers):
+            written[piece] = shard
             done += shard.bytes
-        shards[name].append(shard)
-        if progress:
             progress(done, total)
-    with _explained(path):
-        built = Index(key, {n: ArrayLayout(dtype, shape, tuple(shards[n])) for n, (shape, dtype) in shapes.items()})
-        if built != index:
-            write(path / INDEX, built.sealed())
-        _tidy(path, built)
-    return built
+        return finish(path, todo, written)
+
+
+def write_pieces(
+    path: Path, pieces: Sequence[Piece], arrays: Mapping[str, ArraySource], workers: int = 1
+) -> Iterator[tuple[Piece, Shard]]:
+    """Write shards, in any order; each is whole under its name when it is given."""
+    size = sum(piece.rows * row_bytes(arrays[piece.array].shape, arrays[piece.array].dtype.name) for piece in pieces)
+    workers = min(workers, -(-size // layout.SHARD_BYTES))  # small arrays are written before a process has started
+    if workers <= 1:
+        for piece in pieces:
+            yield piece, write_shard(path, piece, arrays[piece.array])
+        return
+    pool = worker_pool(workers, _take_sources, arrays)
+    try:
+        futures = {pool.submit(_write_in_worker, path, piece): piece for piece in pieces}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            f"the store at {path}: a worker process was killed, perhaps for want of memory; start again with fewer "
+            "workers: finished shards are kept"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged) -> None:
@@ -99,7 +98,7 @@ def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged)
     for name, array in index.arrays.items() if index else ():
         for number, shard in enumerate(array.shards):
             if shard.file == damage.file:
-                again = _write_shard(path, name, number, arrays[name], shard.first, shard.rows)
+                again = write_shard(path, Piece(name, number, shard.first, shard.rows), arrays[name])
                 if again != shard:
                     (path / again.file).unlink()
                     raise StoreDamaged(f"{damage.problem}, and its data have changed since", anew(path))
@@ -107,103 +106,33 @@ def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged)
     raise damage
 
 
-def _claim(path: Path, key: str, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> Index | None:
-    """Make sure that what lies at `path` is ours, finished or not; the index if it is finished."""
-    index = read_index(path)
-    if index is not None:
-        owner, what = index.key, "a store"
-        held = {name: (array.shape, array.dtype) for name, array in index.arrays.items()}
-    else:
-        partial = read_sealed(path / PARTIAL)
-        if partial is None:
-            arrays = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes.items()}
-            for file in _shard_files(path):  # of an unknown key: none of them may end up in this store
-                file.unlink()
-            write(path / PARTIAL, seal({"key": key, "arrays": arrays}))
-            return None
-        owner, what = partial["key"], "an unfinished store"
-        held = {name: (tuple(array["shape"]), array["dtype"]) for name, array in partial["arrays"].items()}
-    if owner != key:
-        raise UserError(
-            f"{path} holds {what} of other data or settings (key {owner}, wanted {key}); if it is of no more use, "
-            f"{anew(path)}"
-        )
-    if held != dict(shapes):
-        raise UserError(f"{path} holds {what} of the same key but other arrays or shapes; {anew(path)}")
-    return index
-
-
-# Every shard of the store by (array, number), and whether its file is finished.
-_Found = dict[tuple[str, int], tuple[Shard, bool]]
-
-
-def _shards_of(path: Path, index: Index) -> _Found:
-    """The shards of a complete store; a file that is missing or has the wrong size is not finished."""
-    return {
-        (name, number): (shard, size_problem(path, shard) is None)
-        for name, array in index.arrays.items()
-        for number, shard in enumerate(array.shards)
-    }
-
-
-def _leftovers(path: Path, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> _Found:
-    """The shards to be written, finished where an earlier build left one that matches the checksum in its name."""
-    found: _Found = {}
-    for name, (shape, dtype) in shapes.items():
-        for number, (first, rows) in enumerate(plan(shape, dtype)):
-            found[name, number] = (Shard("", first, rows, rows * row_bytes(shape, dtype), 0), False)
-            for file in sorted(path.glob(f"{name}.{number:05d}.*.bin")):
-                shard = replace(found[name, number][0], file=file.name, crc32=int(file.name.split(".")[2], 16))
-                if size_problem(path, shard) is None and content_problem(path, shard, crc32_of(file)) is None:
-                    found[name, number] = (shard, True)
-                    break
-    return found
-
-
-def _write_shard(path: Path, name: str, number: int, source: ArraySource, first: int, rows: int) -> Shard:
+def write_shard(path: Path, piece: Piece, source: ArraySource) -> Shard:
+    """Make a shard's rows and write them: to a temporary name, synced, renamed."""
+    first, rows = piece.first, piece.rows
     block = source.read(first, first + rows)
     if block.shape != (rows, *source.shape[1:]) or block.dtype != source.dtype:
         raise ValueError(
-            f"array {name!r}: rows {first} to {first + rows} came as {block.dtype} {block.shape}, "
+            f"array {piece.array!r}: rows {first} to {first + rows} came as {block.dtype} {block.shape}, "
             f"but the source says {source.dtype} {(rows, *source.shape[1:])}"
         )
     block = np.ascontiguousarray(block, dtype=little_endian(block.dtype.name))
     content = block.reshape(-1).view(np.uint8).data
     crc = zlib.crc32(content)
-    file = f"{name}.{number:05d}.{crc:08x}.bin"
-    with _explained(path):
-        write(path / file, content, temporary=path / f"{name}.{number:05d}.{os.getpid()}.tmp")
-    return Shard(file, first, rows, len(content), crc)
+    stem = f"{piece.array}.{piece.number:05d}"
+    with explained(path):
+        # Not the process's number alone: ranks in containers have the same ones.
+        write(path / f"{stem}.{crc:08x}.bin", content, temporary=path / f"{stem}.{uuid.uuid4().hex[:12]}.tmp")
+    return Shard(f"{stem}.{crc:08x}.bin", first, rows, len(content), crc)
 
 
-def _check_space(path: Path, needed: int) -> None:
-    free = shutil.disk_usage(path).free
-    if needed > free:
-        raise UserError(
-            f"{path} needs {needed / 2**30:.1f} GiB more and its disk has {free / 2**30:.1f} GiB free; "
-            "make room or give the store another path"
-        )
+_sources: Mapping[str, ArraySource] = {}
+"""In a worker process: what its shards are made from."""
 
 
-def _tidy(path: Path, index: Index) -> None:
-    """Remove what killed builds left behind."""
-    kept = {shard.file for array in index.arrays.values() for shard in array.shards}
-    for file in [*_shard_files(path), path / PARTIAL]:
-        if file.name not in kept:
-            file.unlink(missing_ok=True)
+def _take_sources(number: int, arrays: Mapping[str, ArraySource]) -> None:
+    global _sources
+    _sources = arrays
 
 
-def _shard_files(path: Path) -> list[Path]:
-    return [*path.glob("*.[0-9][0-9][0-9][0-9][0-9].*.bin"), *path.glob("*.tmp")]
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Say what to do when the disk refuses."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"the store at {path} could not be written ({error.strerror or error}); mend that (space, permissions, "
-            "path) and run the same command again: finished shards are kept"
-        ) from error
+def _write_in_worker(path: Path, piece: Piece) -> Shard:
+    return write_shard(path, piece, _sources[piece.array])

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.normalise import Normaliser
 from ups.data.sampler import TaskIndices
 from ups.data.splits import content_hashes
+from ups.errors import UserError
 from ups.fields import Batch, Dataset
 from ups.store.build import build, rewrite
+from ups.store.claim import Progress
 from ups.store.layout import StoreDamaged
 from ups.store.read import ArrayStore
 
@@ -27,18 +32,47 @@ CODEC = 1
 
 @dataclass(frozen=True)
 class _Rows:
-    """One array of the store, made from the dataset row by row."""
+    """One array of the store (fields, static or parameters), made from the dataset row by row."""
 
     dataset: Dataset
+    normaliser: Normaliser
+    name: str
     shape: tuple[int, ...]
-    convert: Callable[[Batch], Tensor]
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.dtype(np.float32)
+    dtype: np.dtype
 
     def read(self, lo: int, hi: int) -> np.ndarray:
-        return self.convert(self.dataset.read(range(lo, hi), slice(None))).numpy().astype(self.dtype)
+        frames = slice(None) if self.name == "fields" else slice(0, 1)
+        with _one_thread():
+            numbers = self._convert(self.dataset.read(range(lo, hi), frames))
+            found = numbers.to(getattr(torch, self.dtype.name))
+            if found.dtype == torch.float16 and not bool(found.isfinite().all()):
+                row = int((~found.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise UserError(
+                    f"task {self.normaliser.spec.name!r}: the {self.name} of trajectory {lo + row} reach "
+                    f"{float(numbers[row].abs().max()):.3g} in normalised units, half precision ends at 65504; "
+                    "use data.store=float32"
+                )
+        return found.numpy()
+
+    def _convert(self, batch: Batch) -> Tensor:
+        if self.name == "fields":
+            return self.normaliser.normalise(batch.values)
+        if self.name == "static":
+            return self.normaliser.static(batch.static, batch.values)
+        return torch.stack([batch.parameters[name] for name in self.normaliser.spec.parameters], -1)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Where a vectorised logarithm is split among threads can decide its last digit: the bytes must not follow the
+    number of ranks, which share the cores out.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class FieldStore:
@@ -49,26 +83,41 @@ class FieldStore:
 
     def __init__(self, path: Path, dataset: Dataset, normaliser: Normaliser, key: str) -> None:
         self.store = ArrayStore.open(path, key)
-        self._sources = _sources(dataset, normaliser)
+        self._sources = field_arrays(dataset, normaliser, self.store["fields"].dtype)
         self._mended: set[str] = set()
         self.normaliser, self.grid, self.boundary = normaliser, dataset.grid, dataset.boundary
         self.times = dataset.times
         self.frames, self.trajectories = len(dataset.times), len(dataset)
         spec = normaliser.spec
         self.parameters = (
-            self._read(lambda: self.store["parameters"].rows(torch.arange(len(dataset))).float())
-            if spec.parameters
-            else torch.zeros(0, 0)
+            self.rows("parameters", torch.arange(len(dataset))).float() if spec.parameters else torch.zeros(0, 0)
         )
 
     @classmethod
     def build(
-        cls, path: Path, dataset: Dataset, normaliser: Normaliser, progress: Callable[[int, int], None] | None = None
+        cls,
+        path: Path,
+        dataset: Dataset,
+        normaliser: Normaliser,
+        progress: Progress | None = None,
+        *,
+        dtype: str = "float32",
+        workers: int = 1,
     ) -> FieldStore:
-        """Write the store if it is not there (or finish it), then open it."""
-        key = store_key(dataset, normaliser)
-        build(path, key, _sources(dataset, normaliser), progress)
+        """Write the store if it is not there (or finish it), then open it. Parameters are float32 whatever `dtype`."""
+        key = store_key(dataset, normaliser, dtype)
+        build(path, key, field_arrays(dataset, normaliser, dtype), progress, workers=workers)
         return cls(path, dataset, normaliser, key)
+
+    @property
+    def nbytes(self) -> int:
+        """What all numbers of the store take."""
+        arrays = (self.store[name] for name in self.store.names)
+        return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
+
+    def rows(self, name: str, ids: Int[Tensor, " B"]) -> Float[Tensor, " B *rest"]:
+        """Whole rows of one of the store's arrays."""
+        return self._read(lambda: self.store[name].rows(ids))
 
     def gather(self, part: TaskIndices) -> Batch:
         """The windows of one micro-batch, normalised."""
@@ -76,9 +125,7 @@ class FieldStore:
         values = self._read(lambda: self.store["fields"].gather(part.ids, part.starts, part.frames, part.stride))
         frames = part.starts[:, None] + part.stride * torch.arange(part.frames)
         static = (
-            self._read(lambda: self.store["static"].rows(part.ids))
-            if spec.static
-            else values.new_zeros(*values[:, 0, ..., 0].shape, 0)
+            self.rows("static", part.ids).float() if spec.static else values.new_zeros(*values[:, 0, ..., 0].shape, 0)
         )
         return Batch(
             task=spec.name,
@@ -87,7 +134,7 @@ class FieldStore:
             grid=self.grid,
             boundary=self.boundary,
             parameters={name: self.parameters[part.ids, i] for i, name in enumerate(spec.parameters)},
-            static={name: static[..., i] for i, name in enumerate(spec.static)},
+            static={name: static[..., i].float() for i, name in enumerate(spec.static)},
             ids=part.ids,
         )
 
@@ -104,28 +151,21 @@ class FieldStore:
                 rewrite(self.store.path, self._sources, damage)
 
 
-def _sources(dataset: Dataset, normaliser: Normaliser) -> dict[str, _Rows]:
+def field_arrays(dataset: Dataset, normaliser: Normaliser, dtype: str = "float32") -> dict[str, _Rows]:
     """The arrays of a task's store, as the data give them."""
     spec, space = normaliser.spec, dataset.grid.shape
     n, frames = len(dataset), len(dataset.times)
-    arrays = {
-        "fields": _Rows(dataset, (n, frames, *space, len(spec.channels)), lambda b: normaliser.normalise(b.values))
-    }
+    fields, single = np.dtype(dtype), np.dtype(np.float32)
+    arrays: dict[str, tuple[tuple[int, ...], np.dtype]] = {"fields": ((n, frames, *space, len(spec.channels)), fields)}
     if spec.static:
-        arrays["static"] = _Rows(
-            dataset, (n, *space, len(spec.static)), lambda b: normaliser.static(b.static, b.values)
-        )
+        arrays["static"] = ((n, *space, len(spec.static)), fields)
     if spec.parameters:
-        arrays["parameters"] = _Rows(
-            dataset,
-            (n, len(spec.parameters)),
-            lambda b: torch.stack([b.parameters[p] for p in spec.parameters], -1),
-        )
-    return arrays
+        arrays["parameters"] = ((n, len(spec.parameters)), single)
+    return {name: _Rows(dataset, normaliser, name, shape, kind) for name, (shape, kind) in arrays.items()}
 
 
-def store_key(dataset: Dataset, normaliser: Normaliser) -> str:
+def store_key(dataset: Dataset, normaliser: Normaliser, dtype: str = "float32") -> str:
     """Data fingerprint, statistics and how they become numbers: the same numbers, or another key."""
-    codec = [CODEC, "float32", [(channel.name, channel.transform) for channel in normaliser.spec.channels]]
+    codec = [CODEC, dtype, [(channel.name, channel.transform) for channel in normaliser.spec.channels]]
     content = [content_hashes(dataset), normaliser.statistics.to_dict(), codec]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

@@ -6,7 +6,7 @@
 
 An array is N rows of equal shape (a row is a trajectory, or its parameters). A shard's name carries the checksum of its
 bytes, so a finished shard can be trusted before there is an index, by whichever process finds it. Without an index
-there is no store: `partial.json` then says whose unfinished build it is.
+there is no store: `partial.json` then says whose unfinished build it is, and `build.lock` is held by who works on it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ups.errors import UserError
 VERSION = 1
 INDEX = "index.json"
 PARTIAL = "partial.json"
+LOCK = "build.lock"
 SHARD_BYTES = 64 * 2**20
 DTYPES = ("float16", "float32", "float64")
 
@@ -41,6 +42,9 @@ class StoreDamaged(UserError):
     def __init__(self, problem: str, remedy: str, file: str | None = None) -> None:
         super().__init__(f"{problem}; {remedy}")
         self.problem, self.file = problem, file
+
+
+REWRITE = "run the same command again, which writes this file anew and no other"
 
 
 def anew(path: Path) -> str:

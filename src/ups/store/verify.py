@@ -1,25 +1,130 @@
-"""Reading every byte of a store to find damage."""
+"""Reading every byte of stores to find damage."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ups.durable import crc32_of
-from ups.store.layout import StoreDamaged, content_problem, read_index, size_problem
+from ups.errors import UserError
+from ups.store.layout import INDEX, PARTIAL, Index, Shard, StoreDamaged, content_problem, read_index, size_problem
+
+Progress = Callable[[int, int], None]
+
+MEND = (
+    "remove the damaged files and run the command that built the store again (`ups store build CONFIG`, `ups train`): "
+    "it writes these files alone"
+)
+
+
+@dataclass(frozen=True)
+class CheckedArray:
+    """An array that was read whole; `problems` has one sentence a damaged shard."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shards: int
+    bytes: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CheckedStore:
+    """A store that was read whole; `problem` says why it could not be, as when it is not complete."""
+
+    path: str
+    arrays: tuple[CheckedArray, ...]
+    problem: str | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """All that is wrong, one sentence a file."""
+        found = [problem for array in self.arrays for problem in array.problems]
+        return found if self.problem is None else [self.problem, *found]
 
 
 def verify(path: Path) -> list[str]:
     """What is wrong with the store at `path`, one sentence a file; empty when every byte is as it was written."""
+    index, problem = _opened(path)
+    return _checked(path, index, lambda size: None).problems if index else [str(problem)]
+
+
+def verify_all(path: Path, progress: Progress | None = None) -> list[CheckedStore]:
+    """Read the store at `path`, or all stores of a run. `progress(bytes done, bytes in all)` follows each shard."""
+    opened = {store: _opened(store) for store in _stores_under(path)}
+    total = sum(s.bytes for index, _ in opened.values() if index for a in index.arrays.values() for s in a.shards)
+    done = 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress:
+            progress(done, total)
+
+    return [
+        _checked(store, index, count) if index else CheckedStore(str(store), (), problem)
+        for store, (index, problem) in opened.items()
+    ]
+
+
+def described(stores: Sequence[CheckedStore]) -> str:
+    """One line an array, then what is damaged and what to do."""
+    lines = []
+    for store in stores:
+        for array in store.arrays:
+            shape = " × ".join(map(str, array.shape))
+            bad = len(array.problems)
+            state = f"{bad} of {array.shards} shards damaged" if bad else "every byte as written"
+            shards = f"{array.shards} shard{'s' if array.shards > 1 else ''}"
+            what = f"{array.dtype} {shape}, {shards}, {array.bytes / 1e6:.3g} MB"
+            lines.append(f"{Path(store.path).name} {array.name}: {what}: {state}")
+        lines += [f"damaged: {problem}" for problem in store.problems]
+    if any(array.problems for store in stores for array in store.arrays):
+        lines.append(MEND)
+    return "\n".join(lines)
+
+
+def _stores_under(path: Path) -> list[Path]:
+    """The store at `path`, or those of a run, or those beside one another in a folder; complete or not."""
+    inside = path / "store" if (path / "store").is_dir() else path
+    found = [folder for folder in (path, *sorted(inside.glob("*"))) if _is_store(folder)]
+    if not found:
+        raise UserError(f"{path} holds no store; name a store or a run, or build one with `ups store build CONFIG`")
+    return found
+
+
+def _is_store(folder: Path) -> bool:
+    return (folder / INDEX).exists() or (folder / PARTIAL).exists()
+
+
+def _opened(path: Path) -> tuple[Index | None, str | None]:
+    """A store's index, or why there is none."""
     try:
         index = read_index(path)
     except StoreDamaged as error:
-        return [str(error)]
-    if index is None:
-        return [f"{path} holds no complete store"]
-    problems = []
-    for array in index.arrays.values():
+        return None, str(error)
+    return index, None if index else f"{path} holds no complete store; run the command that builds it again"
+
+
+def _checked(path: Path, index: Index, count: Callable[[int], None]) -> CheckedStore:
+    arrays = []
+    for name, array in index.arrays.items():
+        problems = []
         for shard in array.shards:
-            problem = size_problem(path, shard) or content_problem(path, shard, crc32_of(path / shard.file))
-            if problem:
+            if problem := _problem(path, shard):
                 problems.append(problem)
-    return problems
+            count(shard.bytes)
+        size = sum(shard.bytes for shard in array.shards)
+        arrays.append(CheckedArray(name, array.dtype, array.shape, len(array.shards), size, tuple(problems)))
+    return CheckedStore(str(path), tuple(arrays))
+
+
+def _problem(path: Path, shard: Shard) -> str | None:
+    if problem := size_problem(path, shard):
+        return problem
+    try:
+        return content_problem(path, shard, crc32_of(path / shard.file))
+    except OSError as error:
+        return f"{path / shard.file} cannot be read ({error.strerror or error})"

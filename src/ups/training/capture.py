@@ -4,8 +4,8 @@ A step of a small model is hundreds of kernels of a few microseconds, and handin
 computing them. `CapturedStep` does what `Step` does, bit for bit: for each shape of a step (tasks, micro-batches and
 length of the rollout) it runs both functions eagerly, takes back what they changed, and records each as a graph; the
 reduction over ranks runs between the two replays. All graphs share one pool of memory. What changes from step to step
-is copied to where the graphs read it: fields, weights, the step's number (from which they draw the noise), the learning
-rate and the averages' share.
+is copied to where the graphs read it: fields (or, where the GPU holds them, the samples' numbers), weights, the step's
+number (from which they draw the noise), the learning rate and the averages' share.
 
 Memory can run out only while a step is recorded, which every rank does in the same steps. If a step cannot be recorded,
 all steps from then on run eagerly, and the reason is noted.
@@ -125,7 +125,7 @@ def _tensors(micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
 
 def _signature(micro_batches: Sequence[MicroBatch]) -> tuple:
     """What two steps must share to be replays of the same graphs."""
-    return tuple((m.batch.task, *((t.shape, t.dtype) for t in _tensors([m]))) for m in micro_batches)
+    return tuple((m.samples.task, *((t.shape, t.dtype) for t in _tensors([m]))) for m in micro_batches)
 
 
 @dataclass(frozen=True, eq=False)

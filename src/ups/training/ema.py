@@ -29,10 +29,10 @@ class EMA:
     @torch.no_grad()
     def update(self, share: float | Float[Tensor, ""], taken: Float[Tensor, ""]) -> None:
         """`taken` is 1 where the weights moved, and 0 (on the device) where the step was skipped."""
-        parts = {dtype: (share * taken.double()).to(dtype) for dtype in {a.dtype for a in self.averages.values()}}
-        for name, average in self.averages.items():
-            ours = local(average)
-            ours.lerp_(local(self.live[name]), parts[ours.dtype])
+        averages = [local(average) for average in self.averages.values()]
+        gaps = torch._foreach_sub([local(p) for p in self.live.values()], averages)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_mul_(gaps, (share * taken.double()).to(averages[0].dtype))  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_add_(averages, gaps)  # pyright: ignore[reportPrivateImportUsage]
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,10 +25,12 @@ from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.rollout.predict import read_all, rollout, steady
-from ups.store.fields import FieldStore
+from ups.store.fields import FieldStore, field_arrays, store_key
+from ups.store.ranks import build_on_ranks
 from ups.track.open import open_tracker
 from ups.track.progress import Progress
 from ups.training.losses import relative_l2
+from ups.training.profile import StepProfile
 from ups.training.trainer import Trainer
 
 VALIDATION = 48
@@ -46,15 +49,28 @@ class Prepared:
     share: float
 
 
-def prepare(runtime: Runtime, source: Source, share: float, strides: Mapping[int, float], folder: Path) -> Prepared:
+def prepare(
+    runtime: Runtime,
+    source: Source,
+    share: float,
+    strides: Mapping[int, float],
+    folder: Path,
+    dtype: str = "float32",
+    workers: int = 1,
+    show: Callable[[str, int, int], None] | None = None,
+) -> Prepared:
     """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen.
 
-    Rank 0 computes and builds; the others are told and map the same files.
+    Rank 0 computes; all ranks, or the worker processes of a single one, build; every rank maps the same files. `show`
+    is told the task, bytes done and bytes in all.
     """
     spec = source.spec
+    path = folder / spec.name
 
     def built(done: int, total: int) -> None:
         runtime.crumb.mark("data")
+        if show is not None:
+            show(spec.name, done, total)
         runtime.check_stop(f"{done} of {total} bytes of the store of {spec.name} are kept in {folder}")
 
     def learn() -> tuple[dict[str, Any], str]:
@@ -66,12 +82,13 @@ def prepare(runtime: Runtime, source: Source, share: float, strides: Mapping[int
             ranges={name: (float(seen[name].min()), float(seen[name].max())) for name in spec.parameters},
             leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
         )
-        store = FieldStore.build(folder / spec.name, source.train, learned.normaliser, built)
-        return learned.to_dict(), store.store.key
+        return learned.to_dict(), store_key(source.train, learned.normaliser, dtype)
 
     described, key = runtime.from_first(f"prepare {spec.name}", learn)
     learned = Learned.from_dict(described)
-    store = FieldStore(folder / spec.name, source.train, learned.normaliser, key)
+    arrays = field_arrays(source.train, learned.normaliser, dtype)
+    build_on_ranks(runtime, path, key, arrays, built, workers)
+    store = FieldStore(path, source.train, learned.normaliser, key)
     validation = read_all(source.validation, VALIDATION)
     fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
     runtime.agree(f"validation data of {spec.name}", fingerprint, "give every node the same data files")
@@ -88,15 +105,17 @@ def validator(
     Every rank rolls out equally many trajectories, because sharded models compute together; fillers count for nothing.
     """
 
+    capture = runtime.config.capture != "off"
+
     def validate(model: Propagator) -> dict[str, tuple[float, float]]:
         errors = {}
         for name, task in tasks.items():
             places, real = _share(len(task.validation), runtime.rank, runtime.size)
             batch, learned = task.validation.select(places), task.learned
             if learned.spec.steady:
-                prediction, truth = steady(model, learned, batch), batch.values
+                prediction, truth = steady(model, learned, batch, capture), batch.values
             else:
-                prediction, truth = rollout(model, learned, batch), batch.values[:, 1:]
+                prediction, truth = rollout(model, learned, batch, capture), batch.values[:, 1:]
             prediction, truth = (learned.normaliser.normalise(v)[:real].flatten(0, 1) for v in (prediction, truth))
             errors[name] = (float(relative_l2(prediction, truth).sum()), float(len(truth)))
         return errors
@@ -110,11 +129,18 @@ def _share(count: int, rank: int, size: int) -> tuple[list[int], int]:
     return own + [own[-1] if own else 0] * (-(-count // size) - len(own)), len(own)
 
 
-def fit_operator(runtime: Runtime, config: RunConfig, tasks: Mapping[str, Prepared], directory: Path) -> float:
-    """Train the operator model on all tasks; its training seconds."""
-    spec = ModelSpec("spectral", config.operator.model_dump(), tuple(task.learned for task in tasks.values()))
+def fit_operator(
+    runtime: Runtime, config: RunConfig, tasks: Mapping[str, Prepared], directory: Path, profile: int | None = None
+) -> float:
+    """Train the operator model on all tasks, tracing `profile` of its steps; its training seconds."""
+    operator = config.operator
+    spec = ModelSpec(operator.architecture, operator.settings(), tuple(task.learned for task in tasks.values()))
     trainer = _trainer(runtime, spec, tasks, config.training, config.seed, directory)
-    return _fit(trainer, "training the operator", config.training.steps)
+    around = nullcontext
+    if profile is not None and runtime.ranks.attempt == 0:  # after a crash, what matters is to get to the end
+        left = config.training.steps - trainer.state.step
+        around = StepProfile(profile, directory / "profile", runtime, left).step
+    return _fit(trainer, "training the operator", config.training.steps, around)
 
 
 def fit_fno(runtime: Runtime, config: RunConfig, name: str, task: Prepared, seconds: float, directory: Path) -> float:
@@ -171,9 +197,11 @@ def _trainer(
     )
 
 
-def _fit(trainer: Trainer, title: str, steps: int) -> float:
+def _fit(
+    trainer: Trainer, title: str, steps: int, around: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> float:
     with Progress(title, total=steps, unit="steps", start=trainer.state.step) as progress:
-        seconds = trainer.fit(progress.update).seconds
+        seconds = trainer.fit(progress.update, around).seconds
     trainer.events.close()
     return seconds
 

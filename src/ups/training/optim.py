@@ -9,13 +9,22 @@ from torch import nn
 
 from ups.config.schema import TrainingConfig
 from ups.distributed.optimiser_state import allocate
+from ups.distributed.parallel import blocks
+from ups.training.muon import Muon
 
 
-def build_optimiser(module: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW with its moments allocated at once; weight decay on matrices only, never on biases."""
+def build_optimiser(module: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """AdamW, or Muon with it, their moments allocated at once; weight decay on matrices only, never on biases."""
     matrices = [p for p in module.parameters() if p.dim() > 1]
     vectors = [p for p in module.parameters() if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    if config.optimiser == "muon":
+        # A block's matrices, single or stacked; a model without blocks, as the baselines are, is left to AdamW.
+        hidden = {id(p) for block in blocks(module) for p in block.parameters() if p.dim() in (2, 3)}
+        inside = {"params": [p for p in matrices if id(p) in hidden], "weight_decay": config.weight_decay}
+        groups[0]["params"] = [p for p in matrices if id(p) not in hidden]
+        groups = [{**inside, "orthogonal": True}, *({**group, "orthogonal": False} for group in groups)]
+        return Muon([g for g in groups if g["params"]], lr=config.learning_rate)
     optimiser = torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate, fused=True)
     allocate(optimiser)
     return optimiser

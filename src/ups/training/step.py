@@ -7,7 +7,7 @@ finite is skipped by a flag that stays there. `capture` records both and replays
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from ups.data.sampler import noise
 from ups.distributed.runtime import Runtime
 from ups.fields import Batch
+from ups.store.place import Window
 from ups.training.ema import EMA
 from ups.training.stages.operator import OperatorStage
 
@@ -25,34 +26,23 @@ Sums = dict[str, Float[Tensor, ""]]
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Samples of one task that are computed at once, in the host's memory until a step takes them.
+    """Samples of one task that are computed at once: their fields in the host's memory, or where to gather them.
 
     `weights` are each sample's share of the task's mean over the global batch: 1 / count, and 0 for padding. `slots`
     are their places in the global batch of training step `step`: what noise depends on.
     """
 
-    batch: Batch
+    samples: Batch | Window
     weights: Float[Tensor, " B"]
     slots: Int[Tensor, " B"]
     step: Int[Tensor, ""]
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
         """The same with `change` applied to each tensor that a step computes from, always in the same order."""
-        batch = self.batch
-        return MicroBatch(
-            replace(
-                batch,
-                values=change(batch.values),
-                times=change(batch.times),
-                parameters={name: change(value) for name, value in batch.parameters.items()},
-                static={name: change(value) for name, value in batch.static.items()},
-                forcings={name: change(value) for name, value in batch.forcings.items()},
-                mask=None if batch.mask is None else change(batch.mask),
-            ),
-            change(self.weights),
-            change(self.slots),
-            change(self.step),
-        )
+        return MicroBatch(self.samples.mapped(change), change(self.weights), change(self.slots), change(self.step))
+
+    def read(self) -> Batch:
+        return self.samples.read() if isinstance(self.samples, Window) else self.samples
 
 
 class Step:
@@ -81,20 +71,20 @@ class Step:
         sums: Sums = {}
         for micro in micro_batches:
             micro = micro.mapped(lambda tensor: tensor.to(self.device))
-            runtime.doing.update(task=micro.batch.task)
+            batch, task = micro.read(), micro.samples.task
+            runtime.doing.update(task=task)
             runtime.strike("forward")
-            loss = self.stage.loss(micro.batch, self._noise(micro))
+            loss = self.stage.loss(batch, self._noise(batch, micro))
             total = loss.total @ micro.weights
             runtime.strike("loss", [total])
             (total / tasks).backward()
-            task = micro.batch.task
             values = {task: total} | {f"{task}.{name}": part @ micro.weights for name, part in loss.parts.items()}
             for name, value in values.items():
                 sums[name] = sums[name] + value.detach() if name in sums else value.detach()
         return sums
 
-    def _noise(self, micro: MicroBatch) -> Float[Tensor, "B H *space C"] | None:
-        task, values = self.stage.model.tasks[micro.batch.task], micro.batch.values
+    def _noise(self, batch: Batch, micro: MicroBatch) -> Float[Tensor, "B H *space C"] | None:
+        task, values = self.stage.model.tasks[batch.task], batch.values
         if task.steady or not self.stage.noise:
             return None
         shape = (task.history, *values.shape[2:])

@@ -12,6 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -31,7 +32,9 @@ from ups.distributed.vote import Ballot, Voting, is_out_of_memory
 from ups.errors import GaveUp
 from ups.models.propagator import Propagator
 from ups.store.fields import FieldStore
+from ups.store.place import place
 from ups.track.tracker import Tracker
+from ups.training.ahead import Ahead
 from ups.training.capture import captured
 from ups.training.ema import EMA
 from ups.training.optim import build_optimiser, learning_rate, rollout_length
@@ -91,8 +94,12 @@ class Trainer:
         )
         # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
         self._indices(config.steps)
-        runtime.crumb.mark("shard")
         self.dtype = torch.float64 if config.precision == "float64" else torch.float32
+        runtime.crumb.mark("data")
+        self.resident = place(stores, runtime, self.dtype)
+        mapped = runtime.device.type == "cuda" and not self.resident
+        self.batches = Ahead(self._micro_batches) if mapped else self._micro_batches
+        runtime.crumb.mark("shard")
         model = model.to(runtime.device)
         self.stage = OperatorStage(model.double() if self.dtype == torch.float64 else model, config.noise)
         self.model = self.stage.modules()
@@ -171,9 +178,17 @@ class Trainer:
     def micro_batches(self, step: int) -> Iterator[MicroBatch]:
         """This rank's part of the global batch of a step; every rank has the same number, tasks and shapes."""
         runtime = self.runtime
+        runtime.crumb.mark("gradients", step)
+        for micro in self.batches(step, tuple(self.micro.items())):
+            runtime.crumb.mark("gradients", step)
+            samples = micro.samples
+            runtime.doing.update(task=samples.task, shapes=list(samples.shape), ids=samples.ids.tolist())
+            yield micro
+
+    def _micro_batches(self, step: int, sizes: tuple[tuple[str, int], ...]) -> Iterator[MicroBatch]:
+        """Those of a step in which a rank takes so many samples of each task at once."""
         for part in self._indices(step):
-            for micro in part.padded(runtime.rank, runtime.size).micro_batches(self.micro[part.task]):
-                runtime.crumb.mark("gradients", step)
+            for micro in part.padded(self.runtime.rank, self.runtime.size).micro_batches(dict(sizes)[part.task]):
                 yield self._load(step, micro, len(part))
 
     def _indices(self, step: int) -> tuple[TaskIndices, ...]:
@@ -181,19 +196,28 @@ class Trainer:
 
     def _load(self, step: int, micro: TaskIndices, count: int) -> MicroBatch:
         """The fields of some samples; `count` samples of this task are in the global batch."""
-        self.runtime.doing.update(task=micro.task)
-        batch = self.stores[micro.task].gather(micro).to("cpu", self.dtype)
-        self.runtime.doing.update(shapes=list(batch.values.shape), ids=micro.ids.tolist())
-        return MicroBatch(batch, (micro.weights / count).to(self.dtype), micro.slots, torch.tensor(step))
+        if micro.task in self.resident:
+            samples = self.resident[micro.task].window(micro)
+        else:
+            samples = self.stores[micro.task].gather(micro).to("cpu", self.dtype)
+        return MicroBatch(samples, (micro.weights / count).to(self.dtype), micro.slots, torch.tensor(step))
 
-    def fit(self, report: Callable[[int, str], None] = lambda step, text: None) -> State:
-        """Train to the last step. On Ctrl-C or SIGTERM to any rank: save, then `Stopped` on every one."""
+    def fit(
+        self,
+        report: Callable[[int, str], None] = lambda step, text: None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> State:
+        """Train to the last step. On Ctrl-C or SIGTERM to any rank: save, then `Stopped` on every one.
+
+        Every step runs inside its own `around()`, which may trace it.
+        """
         config, state = self.config, self.state
         began = time.monotonic() - state.seconds
         loss_text = ""
         self.runtime.crumb.mark("first step", state.step)
         while state.step < config.steps:
-            sums, votes = self.step()
+            with around():
+                sums, votes = self.step()
             state.seconds = time.monotonic() - began
             last = state.step == config.steps
             if state.step % LOG_EVERY == 0 or last:

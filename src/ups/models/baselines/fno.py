@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ups.fields import Grid, TaskSpec
-from ups.models.conditions import signed_log
+from ups.models.baselines.inputs import Inputs
 from ups.models.interpolation import interpolate
 
 
@@ -52,24 +52,14 @@ class FNO(nn.Module):
         self, task: TaskSpec, *, width: int = 32, modes: int = 16, depth: int = 4, padding: float = 0.125
     ) -> None:
         super().__init__()
-        self.task, self.padding = task, padding
+        self.task, self.padding, self.inputs = task, padding, Inputs(task)
         convolution = nn.Conv1d if task.dimension == 1 else nn.Conv2d
-        channels = len(task.channels) * task.history + len(task.static) + task.dimension + len(task.parameters)
-        channels += 0 if task.steady else len(task.channels) + 1
-        self.lift = convolution(channels, width, 1)
+        self.lift = convolution(self.inputs.count, width, 1)
         self.spectral = nn.ModuleList(SpectralConvolution(width, modes, task.dimension) for _ in range(depth))
         self.local = nn.ModuleList(convolution(width, width, 1) for _ in range(depth))
         last = convolution(128, len(task.channels), 1, bias=False)
         nn.init.zeros_(last.weight)
         self.project = nn.Sequential(convolution(width, 128, 1), nn.GELU(), last)
-        self._coordinates: dict[tuple, Tensor] = {}
-
-    def coordinates(self, grid: Grid, like: Tensor) -> Float[Tensor, "dim *space"]:
-        """The points' positions, brought to the device on first use: a copy in every pass could not be captured."""
-        key = (tuple(tuple(p.tolist()) for p in grid.positions), like.device, like.dtype)
-        if key not in self._coordinates:
-            self._coordinates[key] = torch.stack(torch.meshgrid(*grid.positions, indexing="ij")).to(like)
-        return self._coordinates[key]
 
     def forward(
         self,
@@ -80,21 +70,8 @@ class FNO(nn.Module):
         grid: Grid,
         query: Float[Tensor, "P dim"] | None = None,
     ) -> Tensor:
-        spec = self.task
-        batch, space = history.shape[0], grid.shape
-        constants = [f"parameter_{p}" for p in spec.parameters]
-        constants += [] if spec.steady else ["lead", *(f"rms_{c}" for c in spec.channel_names)]
-        coordinates = self.coordinates(grid, history)
-        parts = [
-            history.movedim(-1, 2).flatten(1, 2),
-            static.movedim(-1, 1),
-            coordinates.expand(batch, *coordinates.shape),
-            *(
-                signed_log(conditions[n]).view(batch, 1, *(1,) * len(space)).expand(batch, 1, *space) / 4
-                for n in constants
-            ),
-        ]
-        x = self.lift(torch.cat(parts, 1))
+        spec, space = self.task, grid.shape
+        x = self.lift(self.inputs(history, static, conditions, grid))
         # A share of the length, not a number of points: the padded domain must be the same on every grid.
         ends = [0 if wraps else round(self.padding * n) for wraps, n in zip(spec.boundary.periodic, space, strict=True)]
         x = F.pad(x, [p for end in reversed(ends) for p in (0, end)])

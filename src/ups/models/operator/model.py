@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -18,11 +19,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ups.fields import AXES, Grid, TaskSpec
+from ups.fields import Grid, TaskSpec
 from ups.models.conditions import ConditionEmbedding
 from ups.models.geometry import Frame, Geometry, cell_offsets, wall_factor
 from ups.models.interpolation import apply_along, interpolate
-from ups.models.operator.spectral import SpectralBlock, basis_name
+from ups.models.operator.pdet_stack import PdetStack
+from ups.models.operator.spectral import Spectral
+
+ARCHITECTURES = {"spectral": Spectral, "pdet_stack": PdetStack}
+"""What stands between stem and head, by name: each gives blocks, and the tables they look up for a frame."""
 
 
 def patchify(values: Float[Tensor, "B *space C"], patch: int) -> Float[Tensor, "B *latent CP"]:
@@ -103,38 +108,36 @@ class Head(nn.Module):
 
 
 class OperatorModel(nn.Module):
-    """One network for several tasks; fields come scaled, increments leave in units of the task's step scale."""
+    """One network for several tasks; fields come scaled, increments leave in units of the task's step scale.
+
+    `settings` are the architecture's own: modes and expansion for `spectral`, heads and expansion for `pdet_stack`.
+    """
 
     def __init__(
         self,
         tasks: Sequence[TaskSpec],
         frames: Mapping[str, Frame],
         *,
+        architecture: str = "spectral",
         width: int = 48,
         depth: int = 4,
-        modes: int = 16,
-        expansion: float = 2.0,
         head: int = 32,
         conditions: int = 64,
+        **settings: Any,
     ) -> None:
         super().__init__()
         self.tasks = {task.name: task for task in tasks}
-        self.frames = dict(frames)
-        self.modes = modes
-        bases: dict[str, int] = {}
-        for task in tasks:
-            for axis, (wraps, kept) in enumerate(
-                zip(task.boundary.periodic, frames[task.name].modes(modes), strict=True)
-            ):
-                name = basis_name(axis, wraps)
-                bases[name] = max(bases.get(name, 0), kept)
-        local = {AXES[axis] for frame in frames.values() for axis, needed in enumerate(frame.local(modes)) if needed}
+        self.frames = {task.name: frames[task.name] for task in tasks}
+        self.architecture: Spectral | PdetStack = ARCHITECTURES[architecture](
+            self.frames.values(), width=width, conditions=conditions, **settings
+        )
         names = {name for task in tasks for name in condition_names(task)}
         self.stem = Stem(self.tasks, self.frames, width)
         self.conditions = ConditionEmbedding(names, conditions)
-        self.blocks = nn.ModuleList(SpectralBlock(width, bases, local, conditions, expansion) for _ in range(depth))
+        self.blocks = nn.ModuleList(self.architecture.block() for _ in range(depth))
         self.head = Head(self.tasks, width, head)
         self._geometries: dict[tuple, Geometry] = {}
+        self._fixed: dict[tuple, Mapping[str, Float[Tensor, ""]]] = {}
         for task in tasks:
             conserved = {invariant.channel for invariant in task.invariants}
             mask = torch.tensor([float(name in conserved) for name in task.channel_names])
@@ -144,8 +147,17 @@ class OperatorModel(nn.Module):
         """Tables for this grid, made on first use. Positions are few numbers: their values are the key."""
         key = (task, grid.extent, tuple(tuple(p.tolist()) for p in grid.positions), like.device, like.dtype)
         if key not in self._geometries:
-            self._geometries[key] = Geometry.build(self.frames[task], grid, self.modes, like.device, like.dtype)
+            tables = self.architecture.tables
+            self._geometries[key] = Geometry.build(self.frames[task], grid, tables, like.device, like.dtype)
         return self._geometries[key]
+
+    def fixed(self, task: str, like: Tensor) -> Mapping[str, Float[Tensor, ""]]:
+        """The conditions that never change within a task, brought to the device on first use."""
+        key = (task, like.device, like.dtype)
+        if key not in self._fixed:
+            values = fixed_conditions(self.tasks[task], self.frames[task])
+            self._fixed[key] = {name: like.new_tensor(value) for name, value in values.items()}
+        return self._fixed[key]
 
     def forward(
         self,
@@ -163,11 +175,11 @@ class OperatorModel(nn.Module):
         fields = torch.cat([lags, static], -1)
         for axis, matrix in enumerate(geometry.resample or ()):
             fields = apply_along(matrix, fields, axis)
-        extra = {name: history.new_full((history.shape[0],), v) for name, v in fixed_conditions(spec, frame).items()}
-        embedded = self.conditions({**conditions, **extra})
+        fixed = {name: value.expand(history.shape[0]) for name, value in self.fixed(task, history).items()}
+        embedded = self.conditions({**conditions, **fixed})
         x = self.stem(task, fields, geometry.walls, frame.patch)
         for block in self.blocks:
-            x = block(x, embedded, geometry)
+            x = block(x, embedded, geometry.tables)
         features = self.head.inner(x)
         local = torch.cat([history[:, -1], static], -1)
         if query is None:

@@ -14,38 +14,80 @@ convolution there is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ups.fields import AXES, Boundary
-from ups.models.geometry import Geometry
+from ups.models.bases import transforms
+from ups.models.geometry import Frame
+from ups.models.interpolation import apply_along
+from ups.models.precision import product
+
+
+@dataclass(frozen=True, eq=False)
+class Bases:
+    """The truncated transforms A_a and S_a of each axis of a frame, and which axes need neighbours."""
+
+    boundary: Boundary
+    local: tuple[bool, ...]
+    analysis: tuple[Float[Tensor, "two_K n"], ...]
+    synthesis: tuple[Float[Tensor, "n two_K"], ...]
+
+
+class Spectral:
+    """The architecture's blocks, and the tables they need of a frame; `modes` are kept along each axis at most."""
+
+    def __init__(
+        self, frames: Iterable[Frame], *, width: int, conditions: int, modes: int = 16, expansion: float = 2.0
+    ) -> None:
+        self.width, self.conditions, self.modes, self.expansion = width, conditions, modes, expansion
+        self.bases: dict[str, int] = {}
+        self.local: set[str] = set()
+        for frame in frames:
+            for axis, (wraps, kept) in enumerate(zip(frame.boundary.periodic, frame.modes(modes), strict=True)):
+                name = basis_name(axis, wraps)
+                self.bases[name] = max(self.bases.get(name, 0), kept)
+            self.local |= {AXES[axis] for axis, needed in enumerate(frame.local(modes)) if needed}
+
+    def block(self) -> SpectralBlock:
+        return SpectralBlock(self.width, self.bases, self.local, self.conditions, self.expansion)
+
+    def tables(self, frame: Frame, put: Callable[[Tensor], Tensor]) -> Bases:
+        latent, boundary, kept = frame.latent, frame.boundary, frame.modes(self.modes)
+        pairs = [
+            transforms(*axis) for axis in zip(latent.positions, latent.extent, boundary.periodic, kept, strict=True)
+        ]
+        analysis, synthesis = (tuple(put(table) for table in tables) for tables in zip(*pairs, strict=True))
+        return Bases(boundary, frame.local(self.modes), analysis, synthesis)
 
 
 def basis_name(axis: int, periodic: bool) -> str:
     return f"{AXES[axis]}_{'periodic' if periodic else 'bounded'}"
 
 
-def mix_periodic(
-    weight: Float[Tensor, "K D two_D"], coefficients: Float[Tensor, "two K M D"]
-) -> Float[Tensor, "two K M D"]:
-    """(c, s) → (cA + sB, sA − cB) for every mode; weight = [A | B]."""
-    _, modes, many, width = coefficients.shape
-    product = torch.bmm(coefficients.transpose(0, 1).reshape(modes, 2 * many, width), weight[:modes])
-    c, s = product.view(modes, 2, many, 2 * width).unbind(1)
-    return torch.stack([c[..., :width] + s[..., width:], s[..., :width] - c[..., width:]])
+def turning(weight: Float[Tensor, "K D two_D"]) -> Float[Tensor, "K two_D two_D"]:
+    """[A | B] of each mode as the matrix of (c, s) → (cA + sB, sA − cB), applied from the right."""
+    a, b = weight.chunk(2, -1)
+    return torch.cat([torch.cat([a, -b], -1), torch.cat([b, a], -1)], 1)
 
 
-def mix_bounded(
-    weight: Float[Tensor, "K two_D two_D"], coefficients: Float[Tensor, "two K M D"]
-) -> Float[Tensor, "two K M D"]:
-    """Any real mixing of a mode's cosine and sine parts."""
-    _, modes, many, width = coefficients.shape
-    both = coefficients.permute(1, 2, 0, 3).reshape(modes, many, 2 * width)
-    return torch.bmm(both, weight[:modes]).view(modes, many, 2, width).permute(2, 0, 1, 3)
+def mix_modes(
+    matrices: Float[Tensor, "K two_D two_D"], coefficients: Float[Tensor, "B *modes D"], axis: int
+) -> Float[Tensor, "B *modes D"]:
+    """Each mode's cosine and sine parts, side by side along `axis`, times its own matrix. All else is a batch."""
+    names = [f"n{i}" for i in range(coefficients.dim() - 2)]
+    batch = " ".join(["b", *names[:axis], *names[axis + 1 :]])
+    names[axis] = "(k two)"
+    apart, together = f"b {' '.join(names)} d", f"k ({batch}) (two d)"
+    sizes = {f"n{i}": n for i, n in enumerate(coefficients.shape[1:-1]) if i != axis}
+    mixed = torch.bmm(rearrange(coefficients, f"{apart} -> {together}", two=2), matrices)
+    return rearrange(mixed, f"{together} -> {apart}", two=2, b=coefficients.shape[0], **sizes)
 
 
 def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) -> tuple[Tensor, Tensor]:
@@ -62,6 +104,9 @@ def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) ->
 
 class SpectralBlock(nn.Module):
     """One residual block on latents of any dimension."""
+
+    products: torch.dtype | None = None
+    """The type that the factors of the channel MLP are rounded to; None: not at all."""
 
     def __init__(
         self, width: int, bases: Mapping[str, int], local: Iterable[str], conditions: int, expansion: float
@@ -84,29 +129,25 @@ class SpectralBlock(nn.Module):
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
 
-    def mix(self, h: Float[Tensor, "B *space D"], geometry: Geometry) -> Float[Tensor, "B *space D"]:
+    def mix(self, h: Float[Tensor, "B *space D"], bases: Bases) -> Float[Tensor, "B *space D"]:
         parts = []
-        for axis, periodic in enumerate(geometry.frame.boundary.periodic):
-            analysis, synthesis = geometry.analysis[axis], geometry.synthesis[axis]
-            moved = h.movedim(axis + 1, 0)
-            coefficients = (analysis @ moved.reshape(moved.shape[0], -1)).view(2, len(analysis) // 2, -1, h.shape[-1])
-            weight = self.spectral[basis_name(axis, periodic)]
-            mixed = (mix_periodic if periodic else mix_bounded)(weight, coefficients)
-            back = synthesis @ mixed.reshape(len(analysis), -1)
-            parts.append(back.view(moved.shape).movedim(0, axis + 1))
+        for axis, periodic in enumerate(bases.boundary.periodic):
+            analysis, synthesis = bases.analysis[axis], bases.synthesis[axis]
+            weight = self.spectral[basis_name(axis, periodic)][: len(analysis) // 2]
+            mixed = mix_modes(turning(weight) if periodic else weight, apply_along(analysis, h, axis), axis)
+            parts.append(apply_along(synthesis, mixed, axis))
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def forward(
-        self, x: Float[Tensor, "B *space D"], conditions: Float[Tensor, "B E"], geometry: Geometry
+        self, x: Float[Tensor, "B *space D"], conditions: Float[Tensor, "B E"], bases: Bases
     ) -> Float[Tensor, "B *space D"]:
-        boundary = geometry.frame.boundary
         shape = (x.shape[0],) + (1,) * (x.dim() - 2) + (-1,)
         gain, shift, gate = self.modulation(conditions).view(shape).chunk(3, -1)
         h = torch.addcmul(shift + x, x, gain)
-        parts, weights = [h, self.mix(h, geometry)], [self.inner.weight.T]
-        for axis, needed in enumerate(geometry.local):
+        parts, weights = [h, self.mix(h, bases)], [self.inner.weight.T]
+        for axis, needed in enumerate(bases.local):
             if needed:
-                parts += neighbours(h, axis, boundary)
+                parts += neighbours(h, axis, bases.boundary)
                 weights.append(self.stencil[AXES[axis]])
-        inner = F.linear(torch.cat(parts, -1), torch.cat(weights).T, self.inner.bias)
-        return x + (1 + gate) * self.outer(F.silu(inner))
+        inner = product(torch.cat(parts, -1), torch.cat(weights).T, self.inner.bias, self.products)
+        return x + (1 + gate) * product(F.silu(inner), self.outer.weight, self.outer.bias, self.products)

@@ -39,7 +39,8 @@ class OperatorStage:
         if noise is not None and self.noise:
             history = history + self.noise * self.model.rms(history) * noise
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(history.dtype)
-        states = roll_out(self.model, batch.task, history, static, batch.parameters, lead, batch.grid, targets.shape[1])
+        steps, model, task = targets.shape[1], self.model, batch.task
+        states = roll_out(model, task, history, static, batch.parameters, lead, batch.grid, steps, capture=False)
         errors = [relative_l2(state, targets[:, i]) for i, state in enumerate(states)]
         return LossParts(torch.stack(errors).mean(0), {f"step_{i + 1}": e for i, e in enumerate(errors)})
 

@@ -1,0 +1,126 @@
+"""A trained model to hand over: as a checkpoint of its own, and as programs that need no `ups`.
+
+    OUT/manifest.json            architecture, tasks, grids, statistics; checksums (a checkpoint's manifest)
+    OUT/model.safetensors        the averaged weights
+    OUT/TASK.pt2                 one step of a task in physical units, for any batch: torch.export.load(...).module()
+
+A program takes and gives what the simulator does, on the task's own grid:
+
+    state = step(history, static, parameters, lead)      # (B, H, *space, C), {name: (B, *space)}, {name: (B,)}, (B,)
+    state = solve(static, parameters)                    # a steady task
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ups.distributed import checkpoint
+from ups.durable import crc32_of, seal, sync, write
+from ups.errors import UserError
+from ups.models.propagator import Propagator
+from ups.models.saved import Learned, ModelSpec
+
+WEIGHTS = "model.safetensors"
+
+
+def export_model(model: Propagator, spec: ModelSpec, out: Path, programs: tuple[str, ...] = ()) -> list[Path]:
+    """Write the model into a new directory `out`, whole or not at all, with a program of each task named; the files."""
+    tasks = {learned.spec.name: learned for learned in spec.tasks}
+    for name in programs:
+        if name not in tasks:
+            raise UserError(f"this model has no task {name!r} to make a program of; it has {', '.join(tasks)}")
+    if out.exists() or not out.absolute().parent.is_dir():
+        why = "exists" if out.exists() else "is in a folder that is not there"
+        raise UserError(f"{out} {why}; choose another place")
+    temporary = out.with_name(f"{out.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        weights = {f"model.{name}": t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+        save_file(weights, temporary / WEIGHTS)
+        for name in programs:
+            export_program(model, tasks[name], temporary / f"{name}.pt2")
+        names = [WEIGHTS, *(f"{name}.pt2" for name in programs)]
+        files = {n: {"bytes": (temporary / n).stat().st_size, "crc32": crc32_of(temporary / n)} for n in names}
+        head = {"format": checkpoint.FORMAT, "step": 0, "files": files, "content": {"model": spec.to_dict()}}
+        for name in names:
+            sync(temporary / name)
+        write(temporary / checkpoint.MANIFEST, seal(head))
+        temporary.rename(out)
+        sync(out.absolute().parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return [out / name for name in (checkpoint.MANIFEST, *names)]
+
+
+class Step(nn.Module):
+    """One step of a transient task, in physical units."""
+
+    def __init__(self, model: Propagator, learned: Learned) -> None:
+        super().__init__()
+        self.model, self.learned = model, learned
+
+    def forward(
+        self,
+        history: Float[Tensor, "B H *space C"],
+        static: dict[str, Tensor],
+        parameters: dict[str, Tensor],
+        lead: Float[Tensor, " B"],
+    ) -> Float[Tensor, "B *space C"]:
+        learned = self.learned
+        fields = learned.normaliser.static(static, history)
+        frames = learned.normaliser.normalise(history)
+        state = self.model(learned.spec.name, frames, fields, parameters, lead, learned.grid)
+        return learned.normaliser.physical(state)
+
+
+class Solve(nn.Module):
+    """The solution of a steady task, in physical units."""
+
+    def __init__(self, model: Propagator, learned: Learned) -> None:
+        super().__init__()
+        self.model, self.learned = model, learned
+
+    def forward(self, static: dict[str, Tensor], parameters: dict[str, Tensor]) -> Float[Tensor, "B *space C"]:
+        learned = self.learned
+        given = next(iter([*static.values(), *parameters.values()]))
+        zero = given.new_zeros(given.shape[0], 1, *learned.grid.shape, len(learned.spec.channels))
+        fields = learned.normaliser.static(static, zero)
+        state = self.model(learned.spec.name, zero, fields, parameters, None, learned.grid)
+        return learned.normaliser.physical(state)
+
+
+def export_program(model: Propagator, learned: Learned, path: Path) -> None:
+    """One step of a task as a torch.export program, for any batch size; its archive holds `task.json` too."""
+    spec, weight = learned.spec, next(model.parameters())
+    batch = torch.export.Dim("batch", min=1)
+    many = 2  # an example of one would be taken for a constant
+    static = {name: weight.new_ones(many, *learned.grid.shape) for name in spec.static}
+    parameters = {name: weight.new_ones(many) for name in spec.parameters}
+    arguments: tuple = (static, parameters)
+    module: nn.Module = Solve(model, learned)
+    if not spec.steady:
+        module = Step(model, learned)
+        history = weight.new_ones(many, spec.history, *learned.grid.shape, len(spec.channels))
+        arguments = (history, static, parameters, weight.new_full((many,), spec.dt or 0.0))
+    axes = _mapped(arguments, lambda tensor: {0: batch})
+    with torch.no_grad():
+        module(*arguments)  # makes the tables of this grid, which the program then holds
+        program = torch.export.export(module.eval(), arguments, dynamic_shapes=axes)
+    torch.export.save(program, path, extra_files={"task.json": json.dumps(learned.to_dict())})
+
+
+def _mapped(arguments: tuple, change: Callable[[Tensor], dict]) -> tuple:
+    return tuple(
+        {name: change(tensor) for name, tensor in value.items()} if isinstance(value, dict) else change(value)
+        for value in arguments
+    )

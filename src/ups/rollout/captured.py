@@ -1,0 +1,163 @@
+"""A model's step recorded as a CUDA graph and replayed: in a rollout, in the next one, and in the next validation.
+
+A step of a small model is a hundred kernels of a few microseconds, and handing them over one by one takes longer than
+computing them. On a GPU the first steps of a shape (task, batch size, grid, dtypes) run eagerly, which also loads
+kernels and makes tables; then the step is recorded once, and every later one is three launches: its inputs are copied
+to where the graph reads, the graph is replayed, and the state is copied out. The result is the eager one, bit for bit.
+
+A graph reads the parameters where they lie, so weights that are changed in place (an optimiser's, an average's) are the
+ones it computes with; where parameters were moved, their graphs are dropped. Steps on a CPU, steps that autograd has to
+follow, and those of sharded models run eagerly; so do all of a model whose step cannot be recorded, after one warning.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ups.fields import Grid
+from ups.models.propagator import Propagator
+
+EAGER_STEPS = 2
+"""So many steps of a shape run eagerly before it is recorded: a shape that is met once or twice would not pay."""
+MOST = 16
+"""So many graphs are kept for a model; the oldest goes first."""
+
+Step = Callable[[Float[Tensor, "B H *space C"]], Float[Tensor, "B *space C"]]
+
+
+def stepper(
+    model: Propagator,
+    task: str,
+    history: Float[Tensor, "B H *space C"],
+    static: Float[Tensor, "B *space S"],
+    parameters: Mapping[str, Float[Tensor, " B"]],
+    lead: Float[Tensor, " B"] | None,
+    grid: Grid,
+    capture: bool = True,
+) -> Step:
+    """The model's step as a function of the history alone, for histories of this shape; `capture=False`: eager."""
+    names = tuple(parameters)
+    given = [static, *parameters.values(), *([] if lead is None else [lead])]
+
+    def compute(tensors: list[Tensor]) -> Tensor:
+        """The step from `[history, *given]`, wherever these lie."""
+        history, static, *rest = tensors
+        values = dict(zip(names, rest[: len(names)], strict=True))
+        return model(task, history, static, values, None if lead is None else rest[-1], grid)
+
+    if not capture or not _capturable(model, [history, *given]):
+        return lambda history: compute([history, *given])
+    graphs = _GRAPHS.get(model)
+    if graphs is None or graphs.device != history.device:
+        graphs = _GRAPHS[model] = Graphs(history.device)
+    graphs.check_places(model)
+    domain = (grid.extent, *(tuple(p.tolist()) for p in grid.positions))
+    shape = (task, names, domain, *((t.shape, t.dtype) for t in [history, *given]))
+    return lambda history: graphs.run(shape, compute, [history, *given])
+
+
+def _capturable(model: nn.Module, inputs: list[Tensor]) -> bool:
+    if not all(tensor.is_cuda for tensor in inputs):
+        return False
+    if torch.is_autocast_enabled("cuda") or torch.cuda.is_current_stream_capturing():
+        return False
+    weights = list(model.parameters())
+    if any(type(weight) is not nn.Parameter for weight in weights):  # sharded: ranks communicate within a pass
+        return False
+    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in [*inputs, *weights]))
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """The graph of a step, where it reads and where it writes."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    state: Tensor
+
+
+class Graphs:
+    """The graphs of one model, one a shape. They share one pool of memory, because no two of them run at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.recordings: dict[tuple, Recording] = {}
+        self.possible = True
+        self._met: Counter[tuple] = Counter()
+        self._places: list[int] = []
+        self._lock = threading.Lock()
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def check_places(self, model: nn.Module) -> None:
+        """Forget everything that reads parameters or buffers from where they no longer are."""
+        places = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
+        if places != self._places:
+            self._places = places
+            self._forget()
+
+    def run(self, shape: tuple, compute: Callable[[list[Tensor]], Tensor], inputs: list[Tensor]) -> Tensor:
+        with self._lock:
+            if self.possible and shape not in self.recordings and self._met[shape] >= EAGER_STEPS:
+                self._record(shape, compute, inputs)
+            recording = self.recordings.get(shape)
+            if recording is None:
+                self._met[shape] += 1
+                return compute(inputs)
+            torch._foreach_copy_(recording.inputs, inputs)  # pyright: ignore[reportPrivateImportUsage]
+            recording.graph.replay()
+            return recording.state.clone()
+
+    def _record(self, shape: tuple, compute: Callable[[list[Tensor]], Tensor], inputs: list[Tensor]) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad():
+                places = [tensor.clone(memory_format=torch.contiguous_format) for tensor in inputs]
+                stream, outside = self._stream, torch.cuda.current_stream()
+                stream.wait_stream(outside)
+                try:
+                    with torch.cuda.stream(stream):
+                        compute(places)  # workspaces belong to a stream: those of this one are made now
+                finally:
+                    outside.wait_stream(stream)
+                with (
+                    torch.cuda.stream(stream),  # left again even where torch's own context fails to end
+                    torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"),
+                ):
+                    state = compute(places)
+        except Exception as error:
+            self.possible = False
+            self._forget()
+            cause = str(_first(error)).partition("\n")[0]
+            warnings.warn(
+                f"a step could not be captured: {cause}; rollouts run eagerly, which is slower and computes the same",
+                stacklevel=2,
+            )
+            return
+        if len(self.recordings) == MOST:
+            del self.recordings[next(iter(self.recordings))]
+        self.recordings[shape] = Recording(graph, places, state)
+
+    def _forget(self) -> None:
+        self.recordings.clear()
+        self._met.clear()
+        self._pool = torch.cuda.graph_pool_handle()  # torch refuses one that has lost its graphs, not its tensors
+
+
+_GRAPHS: WeakKeyDictionary[nn.Module, Graphs] = WeakKeyDictionary()
+
+
+def _first(error: Exception) -> Exception:
+    """What went wrong within a capture: torch raises another error when it ends one that failed."""
+    while isinstance(error.__context__, Exception):
+        error = error.__context__
+    return error

@@ -1,0 +1,273 @@
+"""Who may write a store, and what of it is missing: one process at a time claims it, plans, and writes the index.
+
+A store that is complete is not claimed and nothing in its folder is touched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Protocol
+
+import numpy as np
+
+from ups.durable import crc32_of, seal, write
+from ups.errors import UserError
+from ups.store.layout import (
+    INDEX,
+    LOCK,
+    PARTIAL,
+    ArrayLayout,
+    Index,
+    Shard,
+    anew,
+    check_array,
+    content_problem,
+    plan,
+    read_index,
+    read_sealed,
+    row_bytes,
+    size_problem,
+)
+
+Progress = Callable[[int, int], None]
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+"""Shape and dtype of every array."""
+_INTERVAL = 0.1  # seconds between two looks at a store that another process builds
+
+
+class HasShape(Protocol):
+    """An array as far as planning goes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A shard that is still to be written: rows `first` … `first + rows − 1` of an array."""
+
+    array: str
+    number: int
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a claimed build has to do. `finished` are the shards that are there already, by array and number."""
+
+    key: str
+    shapes: Shapes
+    finished: Mapping[tuple[str, int], Shard]
+    missing: tuple[Piece, ...]
+
+    @property
+    def done(self) -> int:
+        """Bytes that are there already."""
+        return sum(shard.bytes for shard in self.finished.values())
+
+    @property
+    def total(self) -> int:
+        return sum(shape[0] * row_bytes(shape, dtype) for shape, dtype in self.shapes.values())
+
+    def index(self, written: Mapping[Piece, Shard]) -> Index:
+        """The store's index, once every missing shard is written."""
+        shards = {**self.finished, **{(piece.array, piece.number): shard for piece, shard in written.items()}}
+        arrays = {
+            name: ArrayLayout(dtype, shape, tuple(shards[place] for place in sorted(shards) if place[0] == name))
+            for name, (shape, dtype) in self.shapes.items()
+        }
+        return Index(self.key, arrays)
+
+
+@contextmanager
+def planned(
+    path: Path, key: str, arrays: Mapping[str, HasShape], progress: Progress, *, rebuild: bool = False
+) -> Iterator[Plan]:
+    """What is to be done to complete the store at `path`, which is ours alone meanwhile if it is anything."""
+    shapes = {name: (tuple(source.shape), np.dtype(source.dtype).name) for name, source in arrays.items()}
+    for name, (shape, dtype) in shapes.items():
+        check_array(name, shape, dtype)
+    if not rebuild and (index := _ours(path, key, shapes)):
+        todo = _plan(key, shapes, _shards_of(path, index))
+        if not todo.missing:  # nothing is written, so that a store can be used where nothing may be
+            yield todo
+            return
+    with explained(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with _alone(path, lambda: progress(*_seen(path, shapes))):
+        with explained(path):
+            if rebuild:  # without an index or a claim, the shards belong to nobody
+                (path / INDEX).unlink(missing_ok=True)
+                (path / PARTIAL).unlink(missing_ok=True)
+            index = _ours(path, key, shapes)
+            if index is None and not (path / PARTIAL).exists():
+                _claim(path, key, shapes)
+            todo = _plan(key, shapes, _shards_of(path, index) if index else _leftovers(path, shapes))
+            _check_space(path, todo.total - todo.done)
+        yield todo
+
+
+def finish(path: Path, todo: Plan, written: Mapping[Piece, Shard]) -> Index:
+    """Write the index: from now on there is a store."""
+    index = todo.index(written)
+    if written or not (path / INDEX).exists():
+        with explained(path):
+            if index != read_index(path):
+                write(path / INDEX, index.sealed())
+            _tidy(path, index)
+    return index
+
+
+def _ours(path: Path, key: str, shapes: Shapes) -> Index | None:
+    """The index if there is one; what lies at `path` but is of another key or shape is refused, finished or not."""
+    index = read_index(path)
+    if index is not None:
+        owner, what = index.key, "a store"
+        held = {name: (array.shape, array.dtype) for name, array in index.arrays.items()}
+    else:
+        partial = read_sealed(path / PARTIAL)
+        if partial is None:
+            return None
+        owner, what = partial["key"], "an unfinished store"
+        held = {name: (tuple(array["shape"]), array["dtype"]) for name, array in partial["arrays"].items()}
+    if owner != key:
+        raise UserError(
+            f"{path} holds {what} of other data or settings (key {owner}, wanted {key}); if it is of no more use, "
+            f"{anew(path)}"
+        )
+    if held != dict(shapes):
+        raise UserError(f"{path} holds {what} of the same key but other arrays or shapes; {anew(path)}")
+    return index
+
+
+def _claim(path: Path, key: str, shapes: Shapes) -> None:
+    """Say whose unfinished build this is, before its first shard."""
+    for file in _shard_files(path):  # of an unknown key: none of them may end up in this store
+        file.unlink()
+    arrays = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes.items()}
+    write(path / PARTIAL, seal({"key": key, "arrays": arrays}))
+
+
+# Every shard of the store by (array, number), and whether its file is finished.
+_Found = dict[tuple[str, int], tuple[Shard, bool]]
+
+
+def _plan(key: str, shapes: Shapes, found: _Found) -> Plan:
+    finished = {place: shard for place, (shard, there) in found.items() if there}
+    missing = (Piece(*place, shard.first, shard.rows) for place, (shard, there) in found.items() if not there)
+    return Plan(key, shapes, finished, tuple(missing))
+
+
+def _shards_of(path: Path, index: Index) -> _Found:
+    """The shards of a complete store; a file that is missing or has the wrong size is not finished."""
+    return {
+        (name, number): (shard, size_problem(path, shard) is None)
+        for name, array in index.arrays.items()
+        for number, shard in enumerate(array.shards)
+    }
+
+
+def _leftovers(path: Path, shapes: Shapes) -> _Found:
+    """The shards to be written, finished where an earlier build left one that matches the checksum in its name."""
+    found: _Found = {}
+    for name, (shape, dtype) in shapes.items():
+        for number, (first, rows) in enumerate(plan(shape, dtype)):
+            found[name, number] = (Shard("", first, rows, rows * row_bytes(shape, dtype), 0), False)
+            for file in sorted(path.glob(f"{name}.{number:05d}.*.bin")):
+                shard = replace(found[name, number][0], file=file.name, crc32=int(file.name.split(".")[2], 16))
+                if size_problem(path, shard) is None and content_problem(path, shard, crc32_of(file)) is None:
+                    found[name, number] = (shard, True)
+                    break
+    return found
+
+
+def _check_space(path: Path, needed: int) -> None:
+    free = shutil.disk_usage(path).free
+    if needed > free:
+        raise UserError(
+            f"{path} needs {needed / 2**30:.1f} GiB more and its disk has {free / 2**30:.1f} GiB free; "
+            "make room or give the store another path"
+        )
+
+
+def _seen(path: Path, shapes: Shapes) -> tuple[int, int]:
+    """Bytes that another process has written so far, and bytes in all."""
+    total = sum(shape[0] * row_bytes(shape, dtype) for shape, dtype in shapes.values())
+    sizes = (_size(file) for file in path.glob("*.bin"))
+    return min(total, sum(sizes)), total
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # removed since it was listed
+        return 0
+
+
+def _tidy(path: Path, index: Index) -> None:
+    """Remove what killed builds left behind."""
+    kept = {shard.file for array in index.arrays.values() for shard in array.shards}
+    for file in [*_shard_files(path), path / PARTIAL]:
+        if file.name not in kept:
+            file.unlink(missing_ok=True)
+
+
+def _shard_files(path: Path) -> Iterable[Path]:
+    return [*path.glob("*.[0-9][0-9][0-9][0-9][0-9].*.bin"), *path.glob("*.tmp")]
+
+
+@contextmanager
+def _alone(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """One process at a time builds a store; the others wait, and call `waiting` now and then."""
+    file, warned = path / LOCK, False
+    while True:
+        with explained(path):
+            lock = file.open("a")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not warned:
+                    warnings.warn(f"{path} is being built by another process; waiting for it", stacklevel=4)
+                    warned = True
+                waiting()
+                time.sleep(_INTERVAL)
+                continue
+            if not _names(file, lock):
+                continue  # its holder removed it just now, and another may hold the next one
+            try:
+                yield
+            finally:
+                file.unlink()
+            return
+
+
+def _names(file: Path, lock: IO[str]) -> bool:
+    """Whether the open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), file.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Say what to do when the disk refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"the store at {path} could not be written ({error.strerror or error}); mend that (space, permissions, "
+            "path) and run the same command again: finished shards are kept"
+        ) from error

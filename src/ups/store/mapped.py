@@ -1,0 +1,71 @@
+"""The shards of an array in one stretch of addresses: read as one array in memory, whatever file a row lies in.
+
+Address space for the whole array is reserved first, which costs nothing; a shard is mapped into its place when it is
+first asked for and its checksum is right. A mapping outlives its descriptor, so no file stays open. Python's `mmap`
+cannot choose an address, hence the call of the C library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from ups.store.layout import REWRITE, ArrayLayout, Shard, StoreDamaged, content_problem, little_endian, size_problem
+
+_FIXED = 0x10  # MAP_FIXED, of Linux and macOS alike
+_CHUNK = 1 << 22
+
+_map_file = ctypes.CDLL(None, use_errno=True).mmap
+_map_file.restype = ctypes.c_void_p
+_map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+
+
+class Mapped:
+    """`numbers` holds all shards of an array, each from `starts[i]` on; what lies between them belongs to no row.
+
+    A shard's numbers are there once `need` has been asked for it.
+    """
+
+    def __init__(self, path: Path, layout: ArrayLayout) -> None:
+        self._path, self._shards = path, layout.shards
+        page = mmap.PAGESIZE
+        places = np.cumsum([0, *(-(-shard.bytes // page) * page for shard in layout.shards)])
+        # Given back, with all that was mapped into it, when the last view of it is gone.
+        reserved = mmap.mmap(-1, int(places[-1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+        kind = little_endian(layout.dtype)
+        self.numbers = np.frombuffer(reserved, dtype=kind)
+        self.starts = places[:-1] // kind.itemsize
+        self._addresses = self.numbers.ctypes.data + places[:-1]
+        self._there = np.zeros(len(layout.shards), dtype=bool)
+        self._lock = threading.Lock()
+
+    def need(self, shards: np.ndarray) -> None:
+        """Map those of these shards that are not there yet; StoreDamaged names one that is not what was written."""
+        if self._there[shards].all():
+            return
+        with self._lock:
+            for number in np.unique(shards[~self._there[shards]]):
+                self._map(self._shards[number], int(self._addresses[number]))
+                self._there[number] = True
+
+    def _map(self, shard: Shard, address: int) -> None:
+        if problem := size_problem(self._path, shard):
+            raise StoreDamaged(problem, REWRITE, shard.file)
+        with (self._path / shard.file).open("rb", buffering=0) as file:
+            # Read, not mapped: pages that only the checksum needs do not count as this process's memory.
+            crc = 0
+            while chunk := file.read(_CHUNK):
+                crc = zlib.crc32(chunk, crc)
+            if problem := content_problem(self._path, shard, crc):
+                raise StoreDamaged(problem, f"remove this file and {REWRITE}", shard.file)
+            flags = mmap.MAP_SHARED | _FIXED
+            found = _map_file(address, shard.bytes, mmap.PROT_READ, flags, file.fileno(), 0)
+        if found != address:
+            number = ctypes.get_errno()
+            raise OSError(number, f"cannot map: {os.strerror(number)}", str(self._path / shard.file))

@@ -1,0 +1,112 @@
+"""Where a step finds its training fields: a copy in the device's memory where they fit, else the mapped files.
+
+A GPU that holds the whole set needs only the numbers of the samples; it gathers the windows itself. Otherwise windows
+are gathered from mapped pages on the host and copied over, step by step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ups.data.sampler import TaskIndices
+from ups.distributed.runtime import Runtime
+from ups.errors import UserError
+from ups.fields import Batch
+from ups.store.fields import FieldStore
+
+ROOM = 0.4
+"""The share of a GPU's free memory that fields may take: the rest is for the model and its passes."""
+_PIECE = 256 * 2**20
+"""Bytes copied to the device at a time."""
+
+
+class Resident:
+    """One task's fields in a device's memory, in the precision of the store."""
+
+    def __init__(self, store: FieldStore, device: torch.device, dtype: torch.dtype) -> None:
+        spec = store.normaliser.spec
+        self.device, self.dtype, self.spec = device, dtype, spec
+        self.grid, self.boundary = store.grid, store.boundary
+        self.fields = _copied(store, "fields", device)
+        self.static = _copied(store, "static", device) if spec.static else None
+        self.times = store.times.to(device)
+        self.parameters = store.parameters.to(device, dtype)
+
+    def window(self, part: TaskIndices) -> Window:
+        return Window(self, part.ids, part.starts, part.stride * torch.arange(part.frames))
+
+    def gather(self, window: Window) -> Batch:
+        ids = window.ids
+        frames = window.starts[:, None] + window.offsets
+        static = () if self.static is None else self.static[ids].to(self.dtype).unbind(-1)
+        return Batch(
+            task=self.spec.name,
+            values=self.fields[ids[:, None], frames].to(self.dtype),
+            times=self.times[frames],
+            grid=self.grid,
+            boundary=self.boundary,
+            parameters={name: self.parameters[ids, i] for i, name in enumerate(self.spec.parameters)},
+            static=dict(zip(self.spec.static, static, strict=True)),
+            ids=ids,
+        )
+
+
+def _copied(store: FieldStore, name: str, device: torch.device) -> Tensor:
+    """A whole array of the store, checked as it is read."""
+    array = store.store[name]
+    out = torch.empty(array.shape, dtype=getattr(torch, array.dtype), device=device)
+    rows = max(1, _PIECE // max(1, out[0].nbytes))
+    for first in range(0, len(out), rows):
+        ids = torch.arange(first, min(first + rows, len(out)))
+        out[first : first + rows] = store.rows(name, ids)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Samples whose fields are in a device's memory: only their numbers travel there."""
+
+    source: Resident
+    ids: Int[Tensor, " B"]
+    starts: Int[Tensor, " B"]
+    offsets: Int[Tensor, " T"]
+
+    @property
+    def task(self) -> str:
+        return self.source.spec.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the values to be gathered."""
+        return len(self.ids), len(self.offsets), *self.source.fields.shape[2:]
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Window:
+        return replace(self, ids=change(self.ids), starts=change(self.starts), offsets=change(self.offsets))
+
+    def read(self) -> Batch:
+        return self.source.gather(self)
+
+
+def place(stores: Mapping[str, FieldStore], runtime: Runtime, dtype: torch.dtype) -> dict[str, Resident]:
+    """Copies of all fields on the device, or none: decided once, by all ranks together, as the config says."""
+    choice, device = runtime.config.placement, runtime.device
+    if choice == "mapped" or (choice == "auto" and device.type != "cuda"):
+        return {}
+    if device.type == "cuda":
+        needed = sum(store.nbytes for store in stores.values())
+        sharing = runtime.ranks.local_size if os.environ.get("UPS_SHARE_DEVICE") == "1" else 1
+        room = min(runtime.gather(ROOM * torch.cuda.mem_get_info(device)[0] / sharing))
+        if needed > room:
+            if choice == "auto":
+                return {}
+            raise UserError(
+                f"runtime.placement is device, but the fields take {needed / 2**30:.1f} GiB and the smallest GPU has "
+                f"{room / 2**30:.1f} to spare for them; use runtime.placement=mapped or data.store=float16"
+            )
+    return {name: Resident(store, device, dtype) for name, store in stores.items()}

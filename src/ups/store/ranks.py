@@ -1,0 +1,48 @@
+"""Writing a store by all ranks together: each writes its share of the shards, rank 0 the index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from ups.distributed.runtime import Runtime
+from ups.store.build import ArraySource, build, write_pieces
+from ups.store.claim import Piece, Plan, Progress, finish, planned
+from ups.store.layout import Shard
+
+
+def build_on_ranks(
+    runtime: Runtime,
+    path: Path,
+    key: str,
+    arrays: Mapping[str, ArraySource],
+    progress: Progress,
+    workers: int = 1,
+) -> None:
+    """`build`, on a file system that all ranks see. When a rank fails, the others end too and say which and why.
+
+    `workers` are processes of a single rank: several ranks are processes enough. A rank's `progress` counts its share.
+    """
+    if runtime.size == 1:
+        build(path, key, arrays, progress, workers=workers)
+        return
+    with ExitStack() as claim:  # held by rank 0 until the index is written
+
+        def begin() -> Plan:
+            return claim.enter_context(planned(path, key, arrays, progress))
+
+        todo = runtime.from_first(f"plan {path}", begin)
+        mine = todo.missing[runtime.rank :: runtime.size]
+
+        def write(check_others: Callable[[], None]) -> dict[Piece, Shard]:
+            written = {}
+            for piece, shard in write_pieces(path, mine, arrays):
+                written[piece] = shard
+                progress(sum(s.bytes for s in written.values()), todo.total)
+                check_others()
+            return written
+
+        shares = runtime.together(f"write {path}", write)
+        written = {piece: shard for share in shares for piece, shard in share.items()}
+        runtime.from_first(f"finish {path}", lambda: finish(path, todo, written))

@@ -1,0 +1,151 @@
+"""Muon for the matrices of a network's blocks, AdamW for everything else, in one optimiser.
+
+    M ← μ M + (1 − μ) G,    U = (1 − μ) G + μ M
+    W ← (1 − η λ) W − 0.2 √max(m, n) · η · O(U)        for every m × n matrix W with gradient G
+
+O(U) is U with its singular values brought near 1: a step changes all directions of a matrix alike, where a gradient
+moves the few strongest. An entry of O(U) is 1 / √max(m, n) in the root mean square, so the factor gives an update the
+size of AdamW's, whose learning rate η and weight decay λ therefore carry over. A parameter of three axes, such as a
+spectral weight (modes, m, n), is that many matrices.
+
+It fails where rows or columns are no directions of a common space: tables of fields and conditions, first and last
+layers. Those, and all vectors, are AdamW's. Values that work: μ = 0.95, five iterations, AdamW's η or twice it. The
+iterations cost 5 · 2 m² (2 n + m) operations a matrix, m ≤ n, whatever the batch: they are cheap beside large batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.optim.adamw import adamw
+
+from ups.distributed.parallel import local
+
+QUINTIC = (3.4445, -4.7750, 2.0315)
+"""p(σ) = aσ + bσ³ + cσ⁵ by K. Jordan (2024): steep at 0, so that few iterations do, which then stay about 1."""
+ITERATIONS = 5
+SMALLEST = 1e-7
+"""A matrix of a smaller norm is not brought to 1: it is zero but for rounding."""
+
+
+def orthogonalise(matrices: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch m n"]:
+    """U diag(σ) Vᵀ → U diag(p⁵(σ / ‖σ‖)) Vᵀ for each matrix of a batch: what was above 0.002 ends
+    between 0.68 and 1.21, what was smaller has grown up to 485 times.
+
+    Newton-Schulz in the matrices' own precision: in bfloat16, sharded and whole updates would differ by a tenth. Zero
+    stays zero.
+    """
+    a, b, c = QUINTIC
+    x = matrices.reshape(-1, *matrices.shape[-2:])
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x  # so that the Gram matrix is the smaller of the two
+    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp_min(SMALLEST)
+    for _ in range(ITERATIONS):
+        gram = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).reshape(matrices.shape)
+
+
+class Muon(torch.optim.Optimizer):
+    """`groups` as any optimiser's, each with `orthogonal`: True for Muon, False for AdamW.
+
+    Like torch's fused optimisers it changes nothing where the flag `found_inf` is 1, and takes a learning rate that is
+    a tensor; it never waits for the device, so it can be captured. Equal shapes are computed at once. Moments are
+    allocated here, as DTensors for DTensors: momentum stays sharded, and only a matrix that is itself cut is gathered.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], lr: float, momentum: float = 0.95) -> None:
+        defaults = {"lr": lr, "momentum": momentum, "betas": (0.9, 0.999), "eps": 1e-8, "capturable": False}
+        super().__init__(groups, defaults)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if group["orthogonal"] and parameter.dim() < 2:
+                    raise ValueError(f"a parameter of shape {tuple(parameter.shape)} is no matrix: it is AdamW's")
+                names = ["momentum_buffer"] if group["orthogonal"] else ["exp_avg", "exp_avg_sq"]
+                self.state[parameter] = {name: torch.zeros_like(parameter).detach() for name in names}
+                if not group["orthogonal"]:
+                    count = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                    self.state[parameter]["step"] = count
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One step of every parameter that has a gradient."""
+        for group in self.param_groups:
+            touched = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not group["orthogonal"]:
+                self._adamw(group, touched)
+                continue
+            alike: dict[tuple, list[nn.Parameter]] = {}
+            for parameter in touched:
+                alike.setdefault(_kind(parameter), []).append(parameter)
+            for parameters in alike.values():
+                self._muon(group, parameters)
+
+    def _muon(self, group: dict[str, Any], parameters: Sequence[nn.Parameter]) -> None:
+        """One step of parameters of the same shape, of which each rank holds the same part."""
+        rate, mu, decay = group["lr"], group["momentum"], group["weight_decay"]
+        scale = 0.2 * math.sqrt(max(parameters[0].shape[-2:]))
+        momenta = [local(self.state[parameter]["momentum_buffer"]) for parameter in parameters]
+        weights = [local(parameter) for parameter in parameters]
+        gradient = torch.stack([local(parameter.grad) for parameter in parameters if parameter.grad is not None])
+        momentum, weight = torch.stack(momenta), torch.stack(weights)
+        moved = torch.lerp(momentum, gradient, 1 - mu)
+        update = _orthogonal(torch.lerp(gradient, moved, mu), parameters[0])
+        self._write(momenta, momentum, moved)
+        self._write(weights, weight, weight - rate * (decay * weight + scale * update))
+
+    def _write(self, tensors: list[Tensor], before: Tensor, after: Tensor) -> None:
+        """Their new values; the old ones where the step is skipped, chosen and not weighted: zero times NaN is NaN."""
+        flag: Tensor | None = getattr(self, "found_inf", None)
+        values = after if flag is None else torch.where(flag == 0, after, before)
+        torch._foreach_copy_(tensors, list(values.unbind()))  # pyright: ignore[reportPrivateImportUsage]
+
+    def _adamw(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        """Torch's own fused AdamW."""
+        states = [self.state[parameter] for parameter in parameters]
+        adamw(
+            list(parameters),
+            [parameter.grad for parameter in parameters if parameter.grad is not None],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            capturable=group["capturable"],
+            found_inf=getattr(self, "found_inf", None),
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def _kind(parameter: Tensor) -> tuple:
+    """What parameters must share to be stacked on every rank."""
+    placements = parameter.placements if isinstance(parameter, DTensor) else None
+    return parameter.shape, parameter.dtype, parameter.device, placements
+
+
+def _orthogonal(updates: Tensor, like: nn.Parameter) -> Tensor:
+    """`orthogonalise` of what this rank holds of some parameters that are cut as `like` is, stacked."""
+    if not isinstance(like, DTensor):
+        return orthogonalise(updates)
+    cuts = [placement.dim for placement in like.placements if isinstance(placement, Shard)]
+    if all(dim < like.dim() - 2 for dim in cuts):  # between matrices, not through them
+        return orthogonalise(updates)
+    mesh = like.device_mesh
+    shape = torch.Size([len(updates), *like.shape])
+    stride = torch.empty(shape, device="meta").stride()
+    placements = [Shard(p.dim + 1) if isinstance(p, Shard) else p for p in like.placements]  # the stack is an axis more
+    whole = DTensor.from_local(updates, mesh, placements, run_check=False, shape=shape, stride=stride).full_tensor()
+    result = DTensor.from_local(orthogonalise(whole), mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return result.redistribute(placements=placements).to_local()
