@@ -10,8 +10,8 @@ from torch import nn
 
 from ups.bench.counts import Counting, count_step
 from ups.fields import Boundary, Grid
-from ups.models.geometry import Frame, Geometry
-from ups.models.operator.spectral import SpectralBlock
+from ups.models.geometry import Frame
+from ups.models.operator.spectral import Spectral
 
 
 def test_a_linear_layer_costs_two_flop_a_weight_and_sample_and_three_products_with_its_backward_pass():
@@ -54,18 +54,30 @@ def test_fourier_transforms_cost_five_n_log_n_and_half_of_it_for_real_numbers():
 def test_a_spectral_block_costs_its_transforms_its_mixing_and_its_two_layers():
     width, modes, points, batch, conditions = 8, 4, 32, 3, 6
     frame = Frame(Grid.cell_centred((points,)), Boundary.all("periodic", 1), 1)
-    geometry = Geometry.build(frame, frame.grid, modes, torch.device("cpu"), torch.float32)
-    block = SpectralBlock(width, {"x_periodic": modes}, {"x"}, conditions, 2.0)
+    operator = Spectral([frame], width=width, conditions=conditions, modes=modes)
+    block, bases = operator.block(), operator.tables(frame, lambda table: table.float())
     x, embedded = torch.randn(batch, points, width), torch.randn(batch, conditions)
     with Counting() as counting, torch.no_grad():
-        block(x, embedded, geometry)
+        block(x, embedded, bases)
     rows, many = 2 * modes, batch * width  # cosines and sines; what each transform is applied to
     transforms = 2 * (2 * rows * points * many)  # analysis and synthesis
-    mixing = 2 * modes * (2 * batch) * width * (2 * width)  # (c, s) of every sample times [A | B]
+    mixing = 2 * modes * batch * (2 * width) ** 2  # (c, s) of every sample and mode
     inner = 2 * batch * points * (4 * width) * (2 * width)  # h, mixed and two neighbours to the hidden width
     outer = 2 * batch * points * (2 * width) * width
     modulation = 2 * batch * conditions * 3 * width
     assert counting.flop == transforms + mixing + inner + outer + modulation
+
+
+def test_attention_on_a_cpu_costs_two_products_and_five_in_the_backward_pass():
+    """Scores and values; in the backward pass the scores again, and the gradients of values, scores, keys, queries."""
+    batch, heads, tokens, width = 2, 3, 16, 8
+    q, k, v = (torch.randn(batch, heads, tokens, width, requires_grad=True) for _ in range(3))
+    product = 2 * batch * heads * tokens * tokens * width
+    with Counting() as counting:
+        out = nn.functional.scaled_dot_product_attention(q, k, v)
+        assert counting.flop == 2 * product
+        out.sum().backward()
+    assert counting.flop == 7 * product
 
 
 def test_the_least_traffic_is_weights_eleven_times_and_what_is_kept_twice():

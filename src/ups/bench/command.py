@@ -34,6 +34,7 @@ def measure(
     pdet: bool = False,
     again: bool = False,
     threads: int | None = None,
+    tf32: bool = True,
     as_json: bool = False,
     command: str = "ups bench",
     change: Callable[[Task], Task] = lambda task: task,
@@ -50,6 +51,7 @@ def measure(
         only=tuple(only),
         again=again,
         threads=threads,
+        tf32=tf32,
         command=command,
     )
     if scaling or pdet:

@@ -32,6 +32,7 @@ COLUMNS = (
     "steps",
     "one step",
     "rollout",
+    "pooled",
     "s to target",
 )
 
@@ -71,10 +72,11 @@ def _row(row: Mapping[str, Any], wanted: float | None) -> tuple[str, ...]:
             f"{mean(run['steps'] for run in runs):,.0f}",
             _spread([run["one_step"]["nrmse"] for run in runs]),
             _spread([run["rollout"]["nrmse"] for run in runs]),
+            _spread([run["rollout"]["pooled"] for run in runs]),
             f"{mean(known):.3g}" if known and len(known) == len(reached) else "–",
         ]
     else:
-        cells += ["–"] * 4
+        cells += ["–"] * 5
     if row.get("state") != "done":
         cells[0] += f" ({row.get('state', 'not run')}: {row.get('why', '')})"
     return tuple(cells)
