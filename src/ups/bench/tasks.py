@@ -128,11 +128,11 @@ TASKS = {
 _QUICK = {
     "burgers": replace(
         TASKS["burgers"],
-        solver=Burgers(points=512, nu=0.02),
+        solver=Burgers(points=256, nu=0.04),
         points=128,
-        train=256,
+        train=768,
         validation=16,
-        test=32,
+        test=64,
         models={
             "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3),
             "fno": Model("fno", {"width": 40, "modes": 32, "depth": 4}, 4e-3),
@@ -146,9 +146,9 @@ _QUICK = {
         TASKS["advection"],
         solver=Advection(points=128, beta=0.4),
         points=128,
-        train=256,
+        train=768,
         validation=16,
-        test=32,
+        test=64,
         models={
             "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3),
             "fno": Model("fno", {"width": 40, "modes": 32, "depth": 4}, 4e-3),
