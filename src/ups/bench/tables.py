@@ -16,7 +16,7 @@ SIZES = (("ours", "", ""), ("small", "small_", " at quickstart width"), ("large"
 WAYS = (("eager", "the eager loop"), ("dataloader", "the eager loop with a DataLoader"))
 OPPONENTS = (
     ("neuraloperator", "neuraloperator's FNO"),
-    ("fno", "our captured FNO"),
+    ("fno", "our FNO in our Trainer"),
     ("fno_usual", "our FNO trained the usual way"),
     ("unet_usual", "our U-Net trained the usual way"),
 )

@@ -72,7 +72,7 @@ def _line(ours: Model, large: Model) -> dict[str, Model]:
 
 
 _OURS = Model("spectral", {"width": 64, "depth": 4, "modes": 48, "head": 64}, 4e-3)
-_LARGE = Model("spectral", {"width": 128, "depth": 4, "modes": 48, "head": 64}, 2e-3)
+_LARGE = Model("spectral", {"width": 128, "depth": 4, "modes": 40, "head": 64}, 2e-3)
 
 TASKS = {
     task.name: task
