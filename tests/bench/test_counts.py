@@ -68,6 +68,18 @@ def test_a_spectral_block_costs_its_transforms_its_mixing_and_its_two_layers():
     assert counting.flop == transforms + mixing + inner + outer + modulation
 
 
+def test_attention_on_a_cpu_costs_two_products_and_five_in_the_backward_pass():
+    """Scores and values; in the backward pass the scores again, and the gradients of values, scores, keys, queries."""
+    batch, heads, tokens, width = 2, 3, 16, 8
+    q, k, v = (torch.randn(batch, heads, tokens, width, requires_grad=True) for _ in range(3))
+    product = 2 * batch * heads * tokens * tokens * width
+    with Counting() as counting:
+        out = nn.functional.scaled_dot_product_attention(q, k, v)
+        assert counting.flop == 2 * product
+        out.sum().backward()
+    assert counting.flop == 7 * product
+
+
 def test_the_least_traffic_is_weights_eleven_times_and_what_is_kept_twice():
     layer = nn.Linear(32, 16, bias=False)
     x = torch.randn(8, 32)

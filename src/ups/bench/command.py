@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ups.bench.plots import draw
+from ups.bench.record import read
 from ups.bench.run import Options, bench, failed
 from ups.bench.tables import COLUMNS, ROLLOUT_COLUMNS, markdown, rollout_rows, rows, speedups
-from ups.bench.tasks import Task
+from ups.bench.tasks import TASKS, Task
 from ups.durable import write
 from ups.track.progress import Progress
 
@@ -34,6 +35,7 @@ def measure(
     pdet: bool = False,
     again: bool = False,
     threads: int | None = None,
+    tf32: bool = True,
     as_json: bool = False,
     command: str = "ups bench",
     change: Callable[[Task], Task] = lambda task: task,
@@ -50,12 +52,14 @@ def measure(
         only=tuple(only),
         again=again,
         threads=threads,
+        tf32=tf32,
         command=command,
     )
     if scaling or pdet:
         return _special(options, scaling, pdet, as_json)
     found = bench(options, change)
-    write(out / "bench.md", (markdown(found, command) + "\n").encode())
+    known = {name: read(out / f"{name}.json") for name in TASKS if (out / f"{name}.json").exists()}
+    write(out / "bench.md", (markdown(known) + "\n").encode())
     pictures = [path for task, content in found.items() for path in draw(task, content, out)]
     problems = failed(found)
     if as_json:

@@ -26,6 +26,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+_CPU_ATTENTION = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: torch.ops.aten._scaled_dot_product_flash_attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        torch.ops.aten._scaled_dot_product_flash_attention_backward
+    ),
+}
+"""Torch has formulas for a GPU's attention only; a CPU's computes the same."""
 _FFT = {torch.ops.aten._fft_r2c: 0.5, torch.ops.aten._fft_c2r: 0.5, torch.ops.aten._fft_c2c: 1.0}
 
 
@@ -93,7 +100,7 @@ class Counting(TorchDispatchMode):
 
 
 def flop_of(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
-    packet = func._overloadpacket
+    packet = _CPU_ATTENTION.get(func._overloadpacket, func._overloadpacket)
     if packet in _FFT:
         source, axes = args[0], args[1]
         large = out if packet is torch.ops.aten._fft_c2r else source

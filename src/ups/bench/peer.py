@@ -81,6 +81,7 @@ class Peer:
             **settings,
         )
         self.network = network.to(self.device)
+        self.judged = NextFrame(network).to(self.device)
         self.batches = endless(loader(data, self.device, setting.seed, NamedPairs))
         self.optimiser = torch.optim.AdamW(network.parameters(), lr=described.learning_rate, weight_decay=1e-4)
         self.loss = neuralop.LpLoss(d=dimension, p=2)
@@ -135,7 +136,7 @@ class Peer:
         return clock.seconds
 
     def trained(self) -> Propagator:
-        return cast(Propagator, NextFrame(self.network).to(self.device))
+        return cast(Propagator, self.judged)
 
     def close(self) -> None:
         del self.batches, self._same

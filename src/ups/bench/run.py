@@ -51,12 +51,12 @@ class Options:
     only: tuple[str, ...] = ()
     again: bool = False
     threads: int | None = None
+    tf32: bool = True
     command: str = "ups bench"
 
     @property
     def runtime(self) -> RuntimeConfig:
-        """TF32 for everybody: half the card would be left out otherwise."""
-        return RuntimeConfig(device=self.device, threads=self.threads, tf32=True)
+        return RuntimeConfig(device=self.device, threads=self.threads, tf32=self.tf32)
 
 
 def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) -> dict[str, dict[str, Any]]:
@@ -88,6 +88,7 @@ class _Bench:
         self.entries = chosen_entries(options.only, task, options.quick)
         described = _described(task)
         settings = {"task": described, "seconds": options.seconds, "device": runtime.device.type}
+        settings["precision"] = ceilings.single_precision(runtime.device)
         self.record = Record(options.out / f"{task.name}.json", settings, options.again)
         key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
         self.work = options.out / "work" / f"{task.name}-{key}"
@@ -95,7 +96,6 @@ class _Bench:
 
     def run(self) -> dict[str, Any]:
         content = self.record.content
-        content |= {"command": self.options.command, "batch_size": self.task.batch_size}
         untimed = [entry for entry in self.entries if "throughput" not in self.record.row(entry.key)]
         untrained = [(entry, seed) for entry in self.entries for seed in self._seeds(entry)]
         absent = {e.key for e in untimed if self.record.row(e.key).get("state") == "absent" and not self.options.only}
@@ -103,6 +103,8 @@ class _Bench:
             for entry in (*untimed, *(entry for entry, _ in untrained)):
                 self.record.row(entry.key).pop("state", None)
             content["machine"] = machine(self.runtime.device)
+            commands = content.setdefault("commands", [])
+            commands += [self.options.command] if self.options.command not in commands else []
             data = prepare(self.task, self.runtime, self.work)
             content["data"] = {"trajectories": len(data.train), "seconds": data.seconds}
             content["persistence"] = accuracy.persistence(data)
@@ -142,8 +144,8 @@ class _Bench:
                     running[entry] = throughput.begin(lambda e=entry, s=setting: e.make(s), device)
                 done += 1
                 progress.update(done, entry.title)
-            for _ in range(throughput.BLOCKS):
-                for entry in list(running):
+            for number in range(throughput.BLOCKS):
+                for entry in list(running)[:: -1 if number % 2 else 1]:  # nobody always comes first
                     with self._guarded(entry, lambda e=entry: running.pop(e, None)):
                         throughput.round_of(running[entry], device)
                     done += 1

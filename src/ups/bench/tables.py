@@ -7,6 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from ups.bench.accuracy import seconds_to
+from ups.bench.contestants import ENTRIES
 
 TARGET = "fno_usual"
 """Whose last validation error is the target of the time-to-error column."""
@@ -15,7 +16,7 @@ SIZES = (("ours", "", ""), ("small", "small_", " at quickstart width"), ("large"
 WAYS = (("eager", "the eager loop"), ("dataloader", "the eager loop with a DataLoader"))
 OPPONENTS = (
     ("neuraloperator", "neuraloperator's FNO"),
-    ("fno", "our captured FNO"),
+    ("fno", "our FNO in our Trainer"),
     ("fno_usual", "our FNO trained the usual way"),
     ("unet_usual", "our U-Net trained the usual way"),
 )
@@ -32,6 +33,7 @@ COLUMNS = (
     "steps",
     "one step",
     "rollout",
+    "pooled",
     "s to target",
 )
 
@@ -45,7 +47,8 @@ def target(content: Mapping[str, Any]) -> float | None:
 def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """One row a contestant; one that is not there says why."""
     wanted = target(content)
-    return [_row(row, wanted) for row in content["contestants"].values()]
+    found = content["contestants"]
+    return [_row(found[entry.key], wanted) for entry in ENTRIES if entry.key in found]
 
 
 def _row(row: Mapping[str, Any], wanted: float | None) -> tuple[str, ...]:
@@ -71,10 +74,11 @@ def _row(row: Mapping[str, Any], wanted: float | None) -> tuple[str, ...]:
             f"{mean(run['steps'] for run in runs):,.0f}",
             _spread([run["one_step"]["nrmse"] for run in runs]),
             _spread([run["rollout"]["nrmse"] for run in runs]),
+            _spread([run["rollout"]["pooled"] for run in runs]),
             f"{mean(known):.3g}" if known and len(known) == len(reached) else "–",
         ]
     else:
-        cells += ["–"] * 4
+        cells += ["–"] * 5
     if row.get("state") != "done":
         cells[0] += f" ({row.get('state', 'not run')}: {row.get('why', '')})"
     return tuple(cells)
@@ -155,7 +159,7 @@ ROLLOUT_COLUMNS = (
 )
 
 
-def markdown(found: Mapping[str, Mapping[str, Any]], command: str) -> str:
+def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
     """`bench.md`: every task's tables, with where and how they were measured."""
     parts = ["# ups bench", ""]
     for task, content in found.items():
@@ -163,7 +167,8 @@ def markdown(found: Mapping[str, Mapping[str, Any]], command: str) -> str:
         parts += [f"## {task}", ""]
         if where:
             machine = f"{where['device']}, torch {where['torch']}, CPU threads: {where['threads']}"
-            parts += [f"{machine}, {where['date']}, `{command}`.", ""]
+            commands = ", ".join(f"`{command}`" for command in content["commands"])
+            parts += [f"{machine}, {where['date']}, {commands}.", ""]
         if "ceilings" in content:
             limits = content["ceilings"]
             rates = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in limits["matmul"].items())

@@ -73,7 +73,7 @@ def _line(ours: Model, large: Model) -> dict[str, Model]:
 
 
 _OURS = Model("spectral", {"width": 64, "depth": 4, "modes": 48, "head": 64}, 3e-3, "muon")
-_LARGE = Model("spectral", {"width": 128, "depth": 4, "modes": 48, "head": 64}, 2e-3, "muon")
+_LARGE = Model("spectral", {"width": 128, "depth": 4, "modes": 40, "head": 64}, 2e-3, "muon")
 
 TASKS = {
     task.name: task
@@ -148,11 +148,11 @@ TASKS = {
 _QUICK = {
     "burgers": replace(
         TASKS["burgers"],
-        solver=Burgers(points=512, nu=0.02),
+        solver=Burgers(points=256, nu=0.04),
         points=128,
-        train=256,
+        train=768,
         validation=16,
-        test=32,
+        test=64,
         models={
             "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3),
             "fno": Model("fno", {"width": 40, "modes": 32, "depth": 4}, 4e-3),
@@ -166,9 +166,9 @@ _QUICK = {
         TASKS["advection"],
         solver=Advection(points=128, beta=0.4),
         points=128,
-        train=256,
+        train=768,
         validation=16,
-        test=32,
+        test=64,
         models={
             "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3),
             "fno": Model("fno", {"width": 40, "modes": 32, "depth": 4}, 4e-3),

@@ -22,8 +22,8 @@ from ups.bench.ceilings import Ceilings, synchronise
 from ups.bench.contestants import Contestant
 from ups.bench.counts import Counts
 
-BLOCKS = 5
-LONGEST = 0.3
+BLOCKS = 7
+LONGEST = 0.25
 """Seconds of a block, about."""
 FEWEST = 4
 """Steps of a block, at least."""

@@ -36,6 +36,9 @@ def bench(
     pdet: Annotated[bool, typer.Option("--pdet", help="Instead: pdet_stack at width 1024 in bfloat16.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is there already.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; all cores.")] = None,
+    tf32: Annotated[
+        bool, typer.Option("--tf32/--no-tf32", help="Let a GPU round factors of float32 products, for everyone.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Measure our step and our models beside the usual ways. One table: speed, error at equal time, solvers.
@@ -65,6 +68,7 @@ def bench(
         pdet=pdet,
         again=again,
         threads=threads,
+        tf32=tf32,
         as_json=as_json,
         command=" ".join(["ups", *sys.argv[1:]]),
     )
