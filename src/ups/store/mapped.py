@@ -8,6 +8,7 @@ cannot choose an address, hence the call of the C library.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import threading
@@ -20,6 +21,7 @@ from ups.store.layout import REWRITE, ArrayLayout, Shard, StoreDamaged, content_
 
 _FIXED = 0x10  # MAP_FIXED, of Linux and macOS alike
 _CHUNK = 1 << 22
+_NOWHERE = 1 << 62
 
 _map_file = ctypes.CDLL(None, use_errno=True).mmap
 _map_file.restype = ctypes.c_void_p
@@ -27,32 +29,31 @@ _map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 
 
 class Mapped:
-    """`numbers` holds all shards of an array, each from `starts[i]` on; what lies between them belongs to no row.
+    """`numbers` holds all shards of an array; what lies between them belongs to no row.
 
-    A shard's numbers are there once `need` has been asked for it.
+    Row r of shard i begins at `origins[i]` + r times a row's numbers: beyond all numbers while the shard is not mapped,
+    and for one more entry, that of no shard. So whoever asks too early, or for too much, asks beyond the end.
     """
 
     def __init__(self, path: Path, layout: ArrayLayout) -> None:
         self._path, self._shards = path, layout.shards
-        page = mmap.PAGESIZE
-        places = np.cumsum([0, *(-(-shard.bytes // page) * page for shard in layout.shards)])
+        page, kind = mmap.PAGESIZE, little_endian(layout.dtype)
+        self._places = np.cumsum([0, *(-(-shard.bytes // page) * page for shard in layout.shards)])
         # Given back, with all that was mapped into it, when the last view of it is gone.
-        reserved = mmap.mmap(-1, int(places[-1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
-        kind = little_endian(layout.dtype)
+        size = int(self._places[-1])
+        reserved = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
         self.numbers = np.frombuffer(reserved, dtype=kind)
-        self.starts = places[:-1] // kind.itemsize
-        self._addresses = self.numbers.ctypes.data + places[:-1]
-        self._there = np.zeros(len(layout.shards), dtype=bool)
+        self.origins = np.full(len(layout.shards) + 1, _NOWHERE)
+        self._row = math.prod(layout.shape[1:])
         self._lock = threading.Lock()
 
     def need(self, shards: np.ndarray) -> None:
-        """Map those of these shards that are not there yet; StoreDamaged names one that is not what was written."""
-        if self._there[shards].all():
-            return
+        """Map those of these shards that are not yet; StoreDamaged names one that is not what was written."""
         with self._lock:
-            for number in np.unique(shards[~self._there[shards]]):
-                self._map(self._shards[number], int(self._addresses[number]))
-                self._there[number] = True
+            for number in np.unique(shards[self.origins[shards] == _NOWHERE]):
+                shard, place = self._shards[number], int(self._places[number])
+                self._map(shard, self.numbers.ctypes.data + place)
+                self.origins[number] = place // self.numbers.itemsize - shard.first * self._row
 
     def _map(self, shard: Shard, address: int) -> None:
         if problem := size_problem(self._path, shard):

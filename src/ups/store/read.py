@@ -65,9 +65,10 @@ class StoredArray:
     def __init__(self, path: Path, layout: ArrayLayout) -> None:
         self.shape = layout.shape
         self.dtype = layout.dtype
-        self._firsts = np.array([shard.first for shard in layout.shards])
         self._frame = math.prod(layout.shape[2:])
         self._mapped = Mapped(path, layout)
+        self._bounds = np.array([*(shard.first for shard in layout.shards), self.shape[0]])
+        self._views: dict[tuple[int, ...], np.ndarray] = {}
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -76,44 +77,47 @@ class StoredArray:
         self, rows: Int[Tensor, " B"], starts: Int[Tensor, " B"], frames: int, stride: int = 1
     ) -> Float[Tensor, " B T *rest"]:
         """Frames starts[b], starts[b] + stride, … of row rows[b], as float32: the batch a step trains on."""
-        row, start = _int64(rows), _int64(starts)
-        last = self.shape[1] - 1 - (frames - 1) * stride
-        if (start.view(np.uint64) > max(last, 0)).any() or (last < 0 and start.size):  # below 0 is far above as uint64
-            beyond = start.max() + (frames - 1) * stride
-            raise IndexError(f"frames {start.min()} to {beyond} asked of rows of {self.shape[1]} frames")
-        begin = self._places(row) + start * self._frame
-        if stride == 1 or frames == 1:
-            found = self._copied(begin, frames * self._frame)
-        else:
-            found = self._copied((begin[:, None] + stride * self._frame * np.arange(frames)).ravel(), self._frame)
-        return found.view(len(row), frames, *self.shape[2:]).float()
+        row, start = rows.long().numpy(), starts.long().numpy()
+        span = (frames - 1) * stride
+        # As an unsigned number, one below 0 is far above all others.
+        if len(start) and int(start.view(np.uint64).max()) + span >= self.shape[1]:
+            raise IndexError(f"frames {start.min()} to {start.max() + span} asked of rows of {self.shape[1]} frames")
+        if stride == 1:
+            return self._copied(row, start * self._frame, (frames, *self.shape[2:])).float()
+        times = start[:, None] + stride * np.arange(frames)
+        return self._copied(row[:, None], times * self._frame, self.shape[2:]).float()
 
     def rows(self, ids: Int[Tensor, " B"]) -> Float[Tensor, " B *rest"]:
         """Whole rows, in the precision they were stored with."""
-        row = _int64(ids)
-        return self._copied(self._places(row), self.shape[1] * self._frame).view(len(row), *self.shape[1:])
+        return self._copied(ids.long().numpy(), 0, self.shape[1:])
+
+    def _copied(self, row: np.ndarray, offset: np.ndarray | int, shape: tuple[int, ...]) -> Tensor:
+        """Stretches of this shape, each beginning so many numbers after its row does."""
+        try:
+            return torch.from_numpy(self._stretches(self._places(row) + offset, shape))
+        except IndexError:  # rarely: the fast path asks nothing
+            if row.min() < 0 or row.max() >= self.shape[0]:
+                raise IndexError(f"rows {row.min()} to {row.max()} asked of {self.shape[0]} rows") from None
+            self._mapped.need(self._bounds.searchsorted(row, side="right") - 1)
+        return torch.from_numpy(self._stretches(self._places(row) + offset, shape))
 
     def _places(self, row: np.ndarray) -> np.ndarray:
-        """Where each row's numbers begin, their shards being there."""
-        if (row.view(np.uint64) >= self.shape[0]).any():
-            raise IndexError(f"rows {row.min()} to {row.max()} asked of {self.shape[0]} rows")
-        shard = np.searchsorted(self._firsts, row, side="right") - 1
-        self._mapped.need(shard)
-        return self._mapped.starts[shard] + (row - self._firsts[shard]) * (self.shape[1] * self._frame)
+        """Where each row's numbers begin: beyond all numbers, if its shard is not mapped or there is no such row."""
+        shard = self._bounds.searchsorted(row, side="right") - 1
+        return self._mapped.origins[shard] + row * (self.shape[1] * self._frame)
 
-    def _copied(self, begin: np.ndarray, width: int) -> Float[Tensor, "..."]:
-        """`width` numbers from each of these places on."""
-        numbers = self._mapped.numbers
-        step = numbers.itemsize
-        if width * step > _WIDE:
-            out = np.empty((len(begin), width), numbers.dtype)
-            for stretch, first in zip(out, begin.tolist(), strict=True):
+    def _stretches(self, begin: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        numbers, width = self._mapped.numbers, math.prod(shape)
+        if width * numbers.itemsize > _WIDE:
+            if begin.max(initial=0) > len(numbers) - width:
+                raise IndexError
+            out = np.empty((*begin.shape, *shape), numbers.dtype)
+            for stretch, first in zip(out.reshape(-1, width), begin.ravel().tolist(), strict=True):
                 stretch[:] = numbers[first : first + width]
-            return torch.from_numpy(out)
-        # Every stretch of that width is a row of this view, so that NumPy copies all of them in one call.
-        stretches = np.ndarray((len(numbers) - width + 1, width), numbers.dtype, numbers, 0, (step, step))
-        return torch.from_numpy(stretches[begin])
-
-
-def _int64(indices: Int[Tensor, " B"]) -> np.ndarray:
-    return indices.numpy().astype(np.int64, copy=False)
+            return out
+        view = self._views.get(shape)
+        if view is None:  # every stretch of this shape, wherever it begins: NumPy copies those asked for in one call
+            first = numbers[:width].reshape(shape)
+            everywhere, strides = (len(numbers) - width + 1, *shape), (numbers.itemsize, *first.strides)
+            view = self._views[shape] = np.ndarray(everywhere, numbers.dtype, numbers, 0, strides)
+        return view[begin]
