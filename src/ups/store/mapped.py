@@ -21,7 +21,8 @@ from ups.store.layout import REWRITE, ArrayLayout, Shard, StoreDamaged, content_
 
 _FIXED = 0x10  # MAP_FIXED, of Linux and macOS alike
 _CHUNK = 1 << 22
-_NOWHERE = 1 << 62
+NOWHERE = 1 << 61
+"""A place beyond all numbers, that of what is not there; two of them add up to one more."""
 
 _map_file = ctypes.CDLL(None, use_errno=True).mmap
 _map_file.restype = ctypes.c_void_p
@@ -31,8 +32,8 @@ _map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 class Mapped:
     """`numbers` holds all shards of an array; what lies between them belongs to no row.
 
-    Row r of shard i begins at `origins[i]` + r times a row's numbers: beyond all numbers while the shard is not mapped,
-    and for one more entry, that of no shard. So whoever asks too early, or for too much, asks beyond the end.
+    Row r of shard i begins at `origins[i + 1]` + r times a row's numbers, which is beyond all numbers while the shard
+    is not mapped; so are the first and the last entry, those of no shard.
     """
 
     def __init__(self, path: Path, layout: ArrayLayout) -> None:
@@ -43,17 +44,17 @@ class Mapped:
         size = int(self._places[-1])
         reserved = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
         self.numbers = np.frombuffer(reserved, dtype=kind)
-        self.origins = np.full(len(layout.shards) + 1, _NOWHERE)
+        self.origins = np.full(len(layout.shards) + 2, NOWHERE)
         self._row = math.prod(layout.shape[1:])
         self._lock = threading.Lock()
 
     def need(self, shards: np.ndarray) -> None:
         """Map those of these shards that are not yet; StoreDamaged names one that is not what was written."""
         with self._lock:
-            for number in np.unique(shards[self.origins[shards] == _NOWHERE]):
+            for number in np.unique(shards[self.origins[shards + 1] == NOWHERE]):
                 shard, place = self._shards[number], int(self._places[number])
                 self._map(shard, self.numbers.ctypes.data + place)
-                self.origins[number] = place // self.numbers.itemsize - shard.first * self._row
+                self.origins[number + 1] = place // self.numbers.itemsize - shard.first * self._row
 
     def _map(self, shard: Shard, address: int) -> None:
         if problem := size_problem(self._path, shard):

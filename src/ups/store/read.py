@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ups.errors import UserError
 from ups.store.layout import REWRITE, ArrayLayout, Index, StoreDamaged, anew, read_index, size_problem
-from ups.store.mapped import Mapped
+from ups.store.mapped import NOWHERE, Mapped
 
 _WIDE = 2**20
 """Bytes of a stretch from which on one copy each costs nothing beside the copying, and the view below would be of more
@@ -60,15 +60,22 @@ class ArrayStore:
 
 
 class StoredArray:
-    """N rows of equal shape, on disk."""
+    """N rows of equal shape, on disk.
+
+    A gather asks nothing before it copies, because at a few thousand numbers a window the questions cost as much as the
+    copying: rows that are not there and shards that are not mapped yet have places beyond all numbers, which NumPy
+    refuses, and only then is it found out why.
+    """
 
     def __init__(self, path: Path, layout: ArrayLayout) -> None:
         self.shape = layout.shape
         self.dtype = layout.dtype
         self._frame = math.prod(layout.shape[2:])
+        self._row = self._frame * layout.shape[1]
         self._mapped = Mapped(path, layout)
-        self._bounds = np.array([*(shard.first for shard in layout.shards), self.shape[0]])
-        self._views: dict[tuple[int, ...], np.ndarray] = {}
+        self._bounds = np.array([*(shard.first for shard in layout.shards), layout.shape[0]])
+        self._offsets: dict[int, np.ndarray] = {}
+        self._stretches: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -77,47 +84,57 @@ class StoredArray:
         self, rows: Int[Tensor, " B"], starts: Int[Tensor, " B"], frames: int, stride: int = 1
     ) -> Float[Tensor, " B T *rest"]:
         """Frames starts[b], starts[b] + stride, … of row rows[b], as float32: the batch a step trains on."""
-        row, start = rows.long().numpy(), starts.long().numpy()
-        span = (frames - 1) * stride
-        # As an unsigned number, one below 0 is far above all others.
-        if len(start) and int(start.view(np.uint64).max()) + span >= self.shape[1]:
-            raise IndexError(f"frames {start.min()} to {start.max() + span} asked of rows of {self.shape[1]} frames")
-        if stride == 1:
-            return self._copied(row, start * self._frame, (frames, *self.shape[2:])).float()
-        times = start[:, None] + stride * np.arange(frames)
-        return self._copied(row[:, None], times * self._frame, self.shape[2:]).float()
+        return self._read(rows, starts, frames, stride).float()
 
     def rows(self, ids: Int[Tensor, " B"]) -> Float[Tensor, " B *rest"]:
         """Whole rows, in the precision they were stored with."""
-        return self._copied(ids.long().numpy(), 0, self.shape[1:])
+        return self._read(ids, torch.zeros_like(ids), self.shape[1], 1)
 
-    def _copied(self, row: np.ndarray, offset: np.ndarray | int, shape: tuple[int, ...]) -> Tensor:
-        """Stretches of this shape, each beginning so many numbers after its row does."""
+    def _read(self, rows: Tensor, starts: Tensor, frames: int, stride: int) -> Tensor:
+        row, start = rows.long().numpy(), starts.long().numpy()
         try:
-            return torch.from_numpy(self._stretches(self._places(row) + offset, shape))
-        except IndexError:  # rarely: the fast path asks nothing
+            found = self._windows(row, start, frames, stride)
+        except IndexError:
+            last = self.shape[1] - 1 - (frames - 1) * stride
             if row.min() < 0 or row.max() >= self.shape[0]:
                 raise IndexError(f"rows {row.min()} to {row.max()} asked of {self.shape[0]} rows") from None
+            if start.min() < 0 or start.max() > last:
+                beyond = f"{start.min()} to {start.max() + self.shape[1] - 1 - last}"
+                raise IndexError(f"frames {beyond} asked of rows of {self.shape[1]} frames") from None
             self._mapped.need(self._bounds.searchsorted(row, side="right") - 1)
-        return torch.from_numpy(self._stretches(self._places(row) + offset, shape))
+            found = self._windows(row, start, frames, stride)
+        return torch.from_numpy(found.reshape(len(row), frames, *self.shape[2:]))
 
-    def _places(self, row: np.ndarray) -> np.ndarray:
-        """Where each row's numbers begin: beyond all numbers, if its shard is not mapped or there is no such row."""
-        shard = self._bounds.searchsorted(row, side="right") - 1
-        return self._mapped.origins[shard] + row * (self.shape[1] * self._frame)
+    def _windows(self, row: np.ndarray, start: np.ndarray, frames: int, stride: int) -> np.ndarray:
+        """The numbers of the windows; an IndexError if any is not there."""
+        shard = self._bounds.searchsorted(row, side="right")  # counted from 1; 0 and one too many are no shard's
+        begin = self._mapped.origins[shard] + row * self._row + self._starts((frames - 1) * stride)[start]
+        if stride == 1:
+            return self._copied(begin, frames * self._frame)
+        return self._copied(begin[:, None] + stride * self._frame * np.arange(frames), self._frame)
 
-    def _stretches(self, begin: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        numbers, width = self._mapped.numbers, math.prod(shape)
+    def _starts(self, span: int) -> np.ndarray:
+        """Where windows of `span` more frames begin in a row, by their first frame; nowhere for a frame below 0, which
+        NumPy takes from the end.
+        """
+        if span not in self._offsets:
+            inside = self._frame * np.arange(self.shape[1] - span)
+            self._offsets[span] = np.append(inside, np.full_like(inside, NOWHERE))
+        return self._offsets[span]
+
+    def _copied(self, begin: np.ndarray, width: int) -> np.ndarray:
+        """`width` numbers from each of these places on."""
+        numbers = self._mapped.numbers
         if width * numbers.itemsize > _WIDE:
             if begin.max(initial=0) > len(numbers) - width:
                 raise IndexError
-            out = np.empty((*begin.shape, *shape), numbers.dtype)
+            out = np.empty((*begin.shape, width), numbers.dtype)
             for stretch, first in zip(out.reshape(-1, width), begin.ravel().tolist(), strict=True):
                 stretch[:] = numbers[first : first + width]
             return out
-        view = self._views.get(shape)
-        if view is None:  # every stretch of this shape, wherever it begins: NumPy copies those asked for in one call
-            first = numbers[:width].reshape(shape)
-            everywhere, strides = (len(numbers) - width + 1, *shape), (numbers.itemsize, *first.strides)
-            view = self._views[shape] = np.ndarray(everywhere, numbers.dtype, numbers, 0, strides)
+        view = self._stretches.get(width)
+        if view is None:  # all stretches of this width: NumPy copies those asked for in one call
+            strides = (numbers.itemsize, numbers.itemsize)
+            view = np.ndarray((len(numbers) - width + 1, width), numbers.dtype, numbers, 0, strides)
+            self._stretches[width] = view
         return view[begin]
