@@ -21,8 +21,7 @@ from ups.store.layout import REWRITE, ArrayLayout, Shard, StoreDamaged, content_
 
 _FIXED = 0x10  # MAP_FIXED, of Linux and macOS alike
 _CHUNK = 1 << 22
-NOWHERE = 1 << 61
-"""A place beyond all numbers, that of what is not there; two of them add up to one more."""
+_NOWHERE = 1 << 62  # a place beyond all numbers
 
 _map_file = ctypes.CDLL(None, use_errno=True).mmap
 _map_file.restype = ctypes.c_void_p
@@ -32,29 +31,31 @@ _map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 class Mapped:
     """`numbers` holds all shards of an array; what lies between them belongs to no row.
 
-    Row r of shard i begins at `origins[i + 1]` + r times a row's numbers, which is beyond all numbers while the shard
-    is not mapped; so are the first and the last entry, those of no shard.
+    Row r begins at `places[r]`: beyond all numbers until its shard is mapped.
     """
 
     def __init__(self, path: Path, layout: ArrayLayout) -> None:
         self._path, self._shards = path, layout.shards
         page, kind = mmap.PAGESIZE, little_endian(layout.dtype)
-        self._places = np.cumsum([0, *(-(-shard.bytes // page) * page for shard in layout.shards)])
+        self._slots = np.cumsum([0, *(-(-shard.bytes // page) * page for shard in layout.shards)])
         # Given back, with all that was mapped into it, when the last view of it is gone.
-        size = int(self._places[-1])
+        size = int(self._slots[-1])
         reserved = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
         self.numbers = np.frombuffer(reserved, dtype=kind)
-        self.origins = np.full(len(layout.shards) + 2, NOWHERE)
+        self.places = np.full(layout.shape[0], _NOWHERE)
         self._row = math.prod(layout.shape[1:])
+        self._firsts = np.array([shard.first for shard in layout.shards])
         self._lock = threading.Lock()
 
-    def need(self, shards: np.ndarray) -> None:
-        """Map those of these shards that are not yet; StoreDamaged names one that is not what was written."""
+    def need(self, rows: np.ndarray) -> None:
+        """Map the shards of these rows that are not yet; StoreDamaged names one that is not what was written."""
         with self._lock:
-            for number in np.unique(shards[self.origins[shards + 1] == NOWHERE]):
-                shard, place = self._shards[number], int(self._places[number])
-                self._map(shard, self.numbers.ctypes.data + place)
-                self.origins[number + 1] = place // self.numbers.itemsize - shard.first * self._row
+            missing = rows[self.places[rows] == _NOWHERE]
+            for number in np.unique(self._firsts.searchsorted(missing, side="right") - 1):
+                shard, slot = self._shards[number], int(self._slots[number])
+                self._map(shard, self.numbers.ctypes.data + slot)
+                places = slot // self.numbers.itemsize + self._row * np.arange(shard.rows)
+                self.places[shard.first : shard.first + shard.rows] = places
 
     def _map(self, shard: Shard, address: int) -> None:
         if problem := size_problem(self._path, shard):

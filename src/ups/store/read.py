@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ups.errors import UserError
 from ups.store.layout import REWRITE, ArrayLayout, Index, StoreDamaged, anew, read_index, size_problem
-from ups.store.mapped import NOWHERE, Mapped
+from ups.store.mapped import Mapped
 
 _WIDE = 2**20
 """Bytes of a stretch from which on one copy each costs nothing beside the copying, and the view below would be of more
@@ -62,18 +62,16 @@ class ArrayStore:
 class StoredArray:
     """N rows of equal shape, on disk.
 
-    A gather asks nothing before it copies, because at a few thousand numbers a window the questions cost as much as the
-    copying: rows that are not there and shards that are not mapped yet have places beyond all numbers, which NumPy
-    refuses, and only then is it found out why.
+    A gather asks little before it copies, because at a thousand numbers a window the questions cost as much as the
+    copying: it looks places up in tables, which end where the data do; what is not mapped yet lies beyond all numbers.
+    NumPy refuses both, and only then is it found out why.
     """
 
     def __init__(self, path: Path, layout: ArrayLayout) -> None:
         self.shape = layout.shape
         self.dtype = layout.dtype
         self._frame = math.prod(layout.shape[2:])
-        self._row = self._frame * layout.shape[1]
         self._mapped = Mapped(path, layout)
-        self._bounds = np.array([*(shard.first for shard in layout.shards), layout.shape[0]])
         self._offsets: dict[int, np.ndarray] = {}
         self._stretches: dict[int, np.ndarray] = {}
 
@@ -95,32 +93,27 @@ class StoredArray:
         try:
             found = self._windows(row, start, frames, stride)
         except IndexError:
-            last = self.shape[1] - 1 - (frames - 1) * stride
+            span = (frames - 1) * stride
             if row.min() < 0 or row.max() >= self.shape[0]:
                 raise IndexError(f"rows {row.min()} to {row.max()} asked of {self.shape[0]} rows") from None
-            if start.min() < 0 or start.max() > last:
-                beyond = f"{start.min()} to {start.max() + self.shape[1] - 1 - last}"
-                raise IndexError(f"frames {beyond} asked of rows of {self.shape[1]} frames") from None
-            self._mapped.need(self._bounds.searchsorted(row, side="right") - 1)
+            if start.min() < 0 or start.max() + span >= self.shape[1]:
+                asked = f"{start.min()} to {start.max() + span}"
+                raise IndexError(f"frames {asked} asked of rows of {self.shape[1]} frames") from None
+            self._mapped.need(row)
             found = self._windows(row, start, frames, stride)
         return torch.from_numpy(found.reshape(len(row), frames, *self.shape[2:]))
 
     def _windows(self, row: np.ndarray, start: np.ndarray, frames: int, stride: int) -> np.ndarray:
         """The numbers of the windows; an IndexError if any is not there."""
-        shard = self._bounds.searchsorted(row, side="right")  # counted from 1; 0 and one too many are no shard's
-        begin = self._mapped.origins[shard] + row * self._row + self._starts((frames - 1) * stride)[start]
+        if len(row) and np.minimum.reduce(row | start) < 0:  # the sign of either is the sign of both
+            raise IndexError
+        span = (frames - 1) * stride
+        if span not in self._offsets:
+            self._offsets[span] = self._frame * np.arange(self.shape[1] - span)
+        begin = self._mapped.places[row] + self._offsets[span][start]
         if stride == 1:
             return self._copied(begin, frames * self._frame)
         return self._copied(begin[:, None] + stride * self._frame * np.arange(frames), self._frame)
-
-    def _starts(self, span: int) -> np.ndarray:
-        """Where windows of `span` more frames begin in a row, by their first frame; nowhere for a frame below 0, which
-        NumPy takes from the end.
-        """
-        if span not in self._offsets:
-            inside = self._frame * np.arange(self.shape[1] - span)
-            self._offsets[span] = np.append(inside, np.full_like(inside, NOWHERE))
-        return self._offsets[span]
 
     def _copied(self, begin: np.ndarray, width: int) -> np.ndarray:
         """`width` numbers from each of these places on."""
