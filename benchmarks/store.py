@@ -3,9 +3,10 @@
     python benchmarks/store.py                 # a Markdown table, in a few seconds; leave the cores to it
 
 Windows of random trajectories and frames, the same ones for both, whose pages are warm. In memory: NumPy's own gather,
-`values[rows[:, None], frames]`, as a tensor. Rates are the best of several rounds, which take turns. A store of 13 GB
-(holes on the disk: 2,000 trajectories of 200 × 128 × 128, half precision) is opened; one is built by one worker
-process and by two, whose start is not counted.
+`values[rows[:, None], frames]`, as a tensor. Both take turns, in many rounds; rates and ratio are medians.
+
+A store of 13 GB (holes on the disk: 2,000 trajectories of 200 × 128 × 128, half precision) is opened; one is built by
+one worker process and by two, whose start is not counted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ups.store.claim import planned
 from ups.store.layout import INDEX, ArrayLayout, Index, Shard, plan, row_bytes
 from ups.store.read import ArrayStore
 
-BATCH, BATCHES, ROUNDS = 64, 300, 7
+BATCH, BATCHES, ROUNDS = 64, 100, 41
 LARGE = (2000, 200, 128, 128, 1)
 CASES = (  # name, shape of the set, frames of a window, dtype
     ("3 × 256", (1000, 201, 256, 1), 3, "float32"),
@@ -89,21 +90,24 @@ def _gathers(path: Path, name: str, shape: tuple[int, ...], frames: int, dtype: 
         return torch.from_numpy(values[rows.numpy()[:, None], times]).float()
 
     assert all(torch.equal(mapped(*batch), in_memory(*batch)) for batch in batches)
-    ours, theirs = (BATCH * BATCHES / best for best in _best((mapped, in_memory), batches))
+    ours, theirs = _turns((mapped, in_memory), batches)
+    rates = " | ".join(f"{BATCH * BATCHES / np.median(took):,.0f}" for took in (ours, theirs))
     shards = len(list(path.glob("*.bin")))
-    return f"| {name} | {dtype} | {shards} | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.2f} |"
+    return f"| {name} | {dtype} | {shards} | {rates} | {np.median(theirs / ours):.2f} |"
 
 
-def _best(gathers: tuple[Callable[[Tensor, Tensor], Tensor], ...], batches: list[tuple[Tensor, Tensor]]) -> list[float]:
-    """Seconds of the fastest round of each."""
-    took: list[list[float]] = [[] for _ in gathers]
-    for _ in range(ROUNDS):
+def _turns(
+    gathers: tuple[Callable[[Tensor, Tensor], Tensor], ...], batches: list[tuple[Tensor, Tensor]]
+) -> list[np.ndarray]:
+    """Seconds of each round of each."""
+    took = np.zeros((len(gathers), ROUNDS))
+    for turn in range(ROUNDS):
         for number, gather in enumerate(gathers):
             begin = time.perf_counter()
             for rows, starts in batches:
                 gather(rows, starts)
-            took[number].append(time.perf_counter() - begin)
-    return [min(rounds) for rounds in took]
+            took[number, turn] = time.perf_counter() - begin
+    return list(took)
 
 
 def _opening(path: Path) -> float:

@@ -99,6 +99,18 @@ def test_a_gathered_window_equals_the_slice(windowed, data):
         np.testing.assert_array_equal(sample.numpy(), expected)
 
 
+def test_rows_too_wide_for_one_call_are_copied_one_by_one(tmp_path, monkeypatch):
+    values = numbers(5, 4, 300_000, dtype="float16")
+    monkeypatch.setattr(layout, "SHARD_BYTES", 2 * values[0].nbytes)
+    build(tmp_path / "s", "k", {"u": InMemory(values)})
+    stored, ids = ArrayStore.open(tmp_path / "s")["u"], torch.tensor([4, 0, 4, 3])
+    np.testing.assert_array_equal(stored.rows(ids).numpy(), values[ids])
+    window = stored.gather(ids, torch.tensor([0, 1, 2, 0]), 2)
+    np.testing.assert_array_equal(window[2].numpy(), values[4, 2:].astype(np.float32))
+    with pytest.raises(IndexError, match="rows 0 to 5 asked of 5 rows"):
+        stored.rows(torch.tensor([0, 5]))
+
+
 def test_a_batch_is_owned_and_can_be_changed_without_harm(tmp_path):
     values = numbers(4, 3, 5)
     build(tmp_path / "s", "k", {"u": InMemory(values)})
@@ -108,11 +120,16 @@ def test_a_batch_is_owned_and_can_be_changed_without_harm(tmp_path):
     assert verify(tmp_path / "s") == []
 
 
-@pytest.mark.parametrize(("row", "start"), [(4, 0), (-1, 0), (0, 2), (0, -1)])
+@pytest.mark.parametrize(("row", "start"), [(4, 0), (-1, 0), (0, 2), (0, -1), (0, -4), (0, 9)])
 def test_a_window_outside_the_data_is_an_error(tmp_path, row, start):
     build(tmp_path / "s", "k", {"u": InMemory(numbers(4, 3, 5))})
-    with pytest.raises(IndexError):
-        ArrayStore.open(tmp_path / "s")["u"].gather(torch.tensor([row]), torch.tensor([start]), 2)
+    stored = ArrayStore.open(tmp_path / "s")["u"]
+    for _ in range(2):  # before and after its shard is mapped
+        with pytest.raises(IndexError, match=r"(rows|frames) .* asked of"):
+            stored.gather(torch.tensor([row]), torch.tensor([start]), 2)
+        stored.gather(torch.tensor([3]), torch.tensor([1]), 2)
+    with pytest.raises(IndexError, match="frames 0 to 3 asked of rows of 3 frames"):
+        stored.gather(torch.tensor([0]), torch.tensor([0]), 4)
 
 
 def shard_of(path: Path, number: int) -> Path:

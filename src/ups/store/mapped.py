@@ -8,6 +8,7 @@ cannot choose an address, hence the call of the C library.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import threading
@@ -20,6 +21,7 @@ from ups.store.layout import REWRITE, ArrayLayout, Shard, StoreDamaged, content_
 
 _FIXED = 0x10  # MAP_FIXED, of Linux and macOS alike
 _CHUNK = 1 << 22
+_NOWHERE = 1 << 62  # a place beyond all numbers
 
 _map_file = ctypes.CDLL(None, use_errno=True).mmap
 _map_file.restype = ctypes.c_void_p
@@ -27,32 +29,33 @@ _map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 
 
 class Mapped:
-    """`numbers` holds all shards of an array, each from `starts[i]` on; what lies between them belongs to no row.
+    """`numbers` holds all shards of an array; what lies between them belongs to no row.
 
-    A shard's numbers are there once `need` has been asked for it.
+    Row r begins at `places[r]`: beyond all numbers until its shard is mapped.
     """
 
     def __init__(self, path: Path, layout: ArrayLayout) -> None:
         self._path, self._shards = path, layout.shards
-        page = mmap.PAGESIZE
-        places = np.cumsum([0, *(-(-shard.bytes // page) * page for shard in layout.shards)])
+        page, kind = mmap.PAGESIZE, little_endian(layout.dtype)
+        self._slots = np.cumsum([0, *(-(-shard.bytes // page) * page for shard in layout.shards)])
         # Given back, with all that was mapped into it, when the last view of it is gone.
-        reserved = mmap.mmap(-1, int(places[-1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
-        kind = little_endian(layout.dtype)
+        size = int(self._slots[-1])
+        reserved = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
         self.numbers = np.frombuffer(reserved, dtype=kind)
-        self.starts = places[:-1] // kind.itemsize
-        self._addresses = self.numbers.ctypes.data + places[:-1]
-        self._there = np.zeros(len(layout.shards), dtype=bool)
+        self.places = np.full(layout.shape[0], _NOWHERE)
+        self._row = math.prod(layout.shape[1:])
+        self._firsts = np.array([shard.first for shard in layout.shards])
         self._lock = threading.Lock()
 
-    def need(self, shards: np.ndarray) -> None:
-        """Map those of these shards that are not there yet; StoreDamaged names one that is not what was written."""
-        if self._there[shards].all():
-            return
+    def need(self, rows: np.ndarray) -> None:
+        """Map the shards of these rows that are not yet; StoreDamaged names one that is not what was written."""
         with self._lock:
-            for number in np.unique(shards[~self._there[shards]]):
-                self._map(self._shards[number], int(self._addresses[number]))
-                self._there[number] = True
+            missing = rows[self.places[rows] == _NOWHERE]
+            for number in np.unique(self._firsts.searchsorted(missing, side="right") - 1):
+                shard, slot = self._shards[number], int(self._slots[number])
+                self._map(shard, self.numbers.ctypes.data + slot)
+                places = slot // self.numbers.itemsize + self._row * np.arange(shard.rows)
+                self.places[shard.first : shard.first + shard.rows] = places
 
     def _map(self, shard: Shard, address: int) -> None:
         if problem := size_problem(self._path, shard):

@@ -60,14 +60,20 @@ class ArrayStore:
 
 
 class StoredArray:
-    """N rows of equal shape, on disk."""
+    """N rows of equal shape, on disk.
+
+    A gather asks little before it copies, because at a thousand numbers a window the questions cost as much as the
+    copying: it looks places up in tables, which end where the data do; what is not mapped yet lies beyond all numbers.
+    NumPy refuses both, and only then is it found out why.
+    """
 
     def __init__(self, path: Path, layout: ArrayLayout) -> None:
         self.shape = layout.shape
         self.dtype = layout.dtype
-        self._firsts = np.array([shard.first for shard in layout.shards])
         self._frame = math.prod(layout.shape[2:])
         self._mapped = Mapped(path, layout)
+        self._offsets: dict[int, np.ndarray] = {}
+        self._stretches: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -76,44 +82,52 @@ class StoredArray:
         self, rows: Int[Tensor, " B"], starts: Int[Tensor, " B"], frames: int, stride: int = 1
     ) -> Float[Tensor, " B T *rest"]:
         """Frames starts[b], starts[b] + stride, … of row rows[b], as float32: the batch a step trains on."""
-        row, start = _int64(rows), _int64(starts)
-        last = self.shape[1] - 1 - (frames - 1) * stride
-        if (start.view(np.uint64) > max(last, 0)).any() or (last < 0 and start.size):  # below 0 is far above as uint64
-            beyond = start.max() + (frames - 1) * stride
-            raise IndexError(f"frames {start.min()} to {beyond} asked of rows of {self.shape[1]} frames")
-        begin = self._places(row) + start * self._frame
-        if stride == 1 or frames == 1:
-            found = self._copied(begin, frames * self._frame)
-        else:
-            found = self._copied((begin[:, None] + stride * self._frame * np.arange(frames)).ravel(), self._frame)
-        return found.view(len(row), frames, *self.shape[2:]).float()
+        return self._read(rows, starts, frames, stride).float()
 
     def rows(self, ids: Int[Tensor, " B"]) -> Float[Tensor, " B *rest"]:
         """Whole rows, in the precision they were stored with."""
-        row = _int64(ids)
-        return self._copied(self._places(row), self.shape[1] * self._frame).view(len(row), *self.shape[1:])
+        return self._read(ids, torch.zeros_like(ids), self.shape[1], 1)
 
-    def _places(self, row: np.ndarray) -> np.ndarray:
-        """Where each row's numbers begin, their shards being there."""
-        if (row.view(np.uint64) >= self.shape[0]).any():
-            raise IndexError(f"rows {row.min()} to {row.max()} asked of {self.shape[0]} rows")
-        shard = np.searchsorted(self._firsts, row, side="right") - 1
-        self._mapped.need(shard)
-        return self._mapped.starts[shard] + (row - self._firsts[shard]) * (self.shape[1] * self._frame)
+    def _read(self, rows: Tensor, starts: Tensor, frames: int, stride: int) -> Tensor:
+        row, start = rows.long().numpy(), starts.long().numpy()
+        try:
+            found = self._windows(row, start, frames, stride)
+        except IndexError:
+            span = (frames - 1) * stride
+            if row.min() < 0 or row.max() >= self.shape[0]:
+                raise IndexError(f"rows {row.min()} to {row.max()} asked of {self.shape[0]} rows") from None
+            if start.min() < 0 or start.max() + span >= self.shape[1]:
+                asked = f"{start.min()} to {start.max() + span}"
+                raise IndexError(f"frames {asked} asked of rows of {self.shape[1]} frames") from None
+            self._mapped.need(row)
+            found = self._windows(row, start, frames, stride)
+        return torch.from_numpy(found.reshape(len(row), frames, *self.shape[2:]))
 
-    def _copied(self, begin: np.ndarray, width: int) -> Float[Tensor, "..."]:
+    def _windows(self, row: np.ndarray, start: np.ndarray, frames: int, stride: int) -> np.ndarray:
+        """The numbers of the windows; an IndexError if any is not there."""
+        if len(row) and np.minimum.reduce(row | start) < 0:  # the sign of either is the sign of both
+            raise IndexError
+        span = (frames - 1) * stride
+        if span not in self._offsets:
+            self._offsets[span] = self._frame * np.arange(self.shape[1] - span)
+        begin = self._mapped.places[row] + self._offsets[span][start]
+        if stride == 1:
+            return self._copied(begin, frames * self._frame)
+        return self._copied(begin[:, None] + stride * self._frame * np.arange(frames), self._frame)
+
+    def _copied(self, begin: np.ndarray, width: int) -> np.ndarray:
         """`width` numbers from each of these places on."""
         numbers = self._mapped.numbers
-        step = numbers.itemsize
-        if width * step > _WIDE:
-            out = np.empty((len(begin), width), numbers.dtype)
-            for stretch, first in zip(out, begin.tolist(), strict=True):
+        if width * numbers.itemsize > _WIDE:
+            if begin.max(initial=0) > len(numbers) - width:
+                raise IndexError
+            out = np.empty((*begin.shape, width), numbers.dtype)
+            for stretch, first in zip(out.reshape(-1, width), begin.ravel().tolist(), strict=True):
                 stretch[:] = numbers[first : first + width]
-            return torch.from_numpy(out)
-        # Every stretch of that width is a row of this view, so that NumPy copies all of them in one call.
-        stretches = np.ndarray((len(numbers) - width + 1, width), numbers.dtype, numbers, 0, (step, step))
-        return torch.from_numpy(stretches[begin])
-
-
-def _int64(indices: Int[Tensor, " B"]) -> np.ndarray:
-    return indices.numpy().astype(np.int64, copy=False)
+            return out
+        view = self._stretches.get(width)
+        if view is None:  # all stretches of this width: NumPy copies those asked for in one call
+            strides = (numbers.itemsize, numbers.itemsize)
+            view = np.ndarray((len(numbers) - width + 1, width), numbers.dtype, numbers, 0, strides)
+            self._stretches[width] = view
+        return view[begin]
