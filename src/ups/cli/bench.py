@@ -13,7 +13,8 @@ from ups.cli.arguments import Json
 
 def bench(
     tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="TASK", help="burgers, advection, diffusion_reaction, compressible_2d; all of them.")
+        list[str] | None,
+        typer.Argument(metavar="TASK", help="burgers, advection, diffusion_reaction, compressible_2d; all of them."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small data and models: minutes on two CPU cores.")] = False,
     seconds: Annotated[
