@@ -28,9 +28,15 @@ class EMA:
 
     @torch.no_grad()
     def update(self, share: float | Float[Tensor, ""], taken: Float[Tensor, ""]) -> None:
-        """`taken` is 1 where the weights moved, and 0 (on the device) where the step was skipped."""
+        """`taken` is 1 where the weights moved, and 0 where the step was skipped. A share on a GPU is not waited for, and
+        torch has no fused form for such a weight: that takes three passes.
+        """
         averages = [local(average) for average in self.averages.values()]
-        gaps = torch._foreach_sub([local(p) for p in self.live.values()], averages)  # pyright: ignore[reportPrivateImportUsage]
+        weights = [local(parameter) for parameter in self.live.values()]
+        if isinstance(share, float):
+            torch._foreach_lerp_(averages, weights, share * float(taken))  # pyright: ignore[reportPrivateImportUsage]
+            return
+        gaps = torch._foreach_sub(weights, averages)  # pyright: ignore[reportPrivateImportUsage]
         torch._foreach_mul_(gaps, (share * taken.double()).to(averages[0].dtype))  # pyright: ignore[reportPrivateImportUsage]
         torch._foreach_add_(averages, gaps)  # pyright: ignore[reportPrivateImportUsage]
 
