@@ -33,7 +33,7 @@ def test_the_first_tenth_is_the_test_set_and_the_next_is_for_validation(files):
 
 @pytest.mark.parametrize(("layout", "tested"), [("pdebench-grouped", (9,)), ("pdegym", (9,)), ("well", (0,))])
 def test_data_of_ours_are_tested_at_the_end_that_their_layout_is(tmp_path, layout, tested):
-    made = open_dataset(generate(Wave(points=32, frames=2), 10, 0, tmp_path / "made", layout=layout))
+    made = open_dataset(generate(Wave(points=32, frames=2, duration=0.02), 10, 0, tmp_path / "made", layout=layout))
     assert split(made).test.indices == tested
     batch = made.read(range(10), slice(None))
     write_trajectories(tmp_path / "written", [trajectory(made.header, batch, row) for row in range(10)], layout)

@@ -17,7 +17,6 @@ from ups.bench.run import Options, bench, failed
 from ups.bench.tables import COLUMNS, ROLLOUT_COLUMNS, markdown, rollout_rows, rows, speedups
 from ups.bench.tasks import TASKS, Task
 from ups.durable import write
-from ups.track.progress import Progress
 
 QUICK_SECONDS, SECONDS = 8.0, 60.0
 
@@ -41,7 +40,6 @@ def measure(
     change: Callable[[Task], Task] = lambda task: task,
 ) -> int:
     """Measure, write and print; the exit code: 1 if a contestant failed."""
-    Progress.silent = Progress.silent or as_json
     options = Options(
         tasks=tuple(tasks),
         quick=quick,

@@ -56,7 +56,9 @@ def bench(
       ups bench --scaling
     """
     from ups.bench.command import measure
+    from ups.track.progress import Progress
 
+    Progress.silent = Progress.silent or as_json  # progress lines would break the JSON
     code = measure(
         tasks=tasks or (),
         quick=quick,

@@ -28,8 +28,8 @@ class EMA:
 
     @torch.no_grad()
     def update(self, share: float | Float[Tensor, ""], taken: Float[Tensor, ""]) -> None:
-        """`taken` is 1 where the weights moved, and 0 where the step was skipped. A share on a GPU is not waited for, and
-        torch has no fused form for such a weight: that takes three passes.
+        """`taken` is 1 where the weights moved, and 0 where the step was skipped. A share on a GPU is not waited
+        for, and torch has no fused form for such a weight: that takes three passes.
         """
         averages = [local(average) for average in self.averages.values()]
         weights = [local(parameter) for parameter in self.live.values()]
