@@ -113,7 +113,7 @@ def test_workers_write_the_same_bytes(tmp_path, alone):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), [("mistake", "row 20 is bad; mend it"), ("killed", r"worker process was killed.*shards are kept")]
+    ("fault", "said"), [("mistake", "row 20 is bad; mend it"), ("killed", r"process was killed.*shards are kept")]
 )
 def test_a_worker_that_fails_ends_the_build_with_a_sentence_and_keeps_what_is_finished(tmp_path, alone, fault, said):
     with pytest.raises(UserError, match=said):
