@@ -112,9 +112,12 @@ def test_workers_write_the_same_bytes(tmp_path, alone):
     assert contents(tmp_path / "s") == alone and seen == sorted(seen) and seen[-1][0] == seen[-1][1]
 
 
-def test_a_worker_that_is_killed_ends_the_build_with_a_sentence_and_keeps_what_is_finished(tmp_path, alone):
-    with pytest.raises(UserError, match=r"worker process was killed.*finished shards are kept"):
-        build(tmp_path / "s", "k", {"fields": Waves(fails_at=39, fault="killed"), "more": Waves(7)}, workers=2)
+@pytest.mark.parametrize(
+    ("fault", "said"), [("mistake", "row 20 is bad; mend it"), ("killed", r"process was killed.*shards are kept")]
+)
+def test_a_worker_that_fails_ends_the_build_with_a_sentence_and_keeps_what_is_finished(tmp_path, alone, fault, said):
+    with pytest.raises(UserError, match=said):
+        build(tmp_path / "s", "k", {"fields": Waves(fails_at=39, fault=fault), "more": Waves(7)}, workers=2)
     assert not (tmp_path / "s" / "index.json").exists()
     build(tmp_path / "s", "k", {"fields": Waves(), "more": Waves(7)})
     assert contents(tmp_path / "s") == alone

@@ -27,7 +27,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shards = []
     for number, (first, rows) in enumerate(plan(SHAPE, "float16")):
         size = rows * row_bytes(SHAPE, "float16")
-        crc = sums.setdefault(size, zlib.crc32(bytes(size)))
+        if size not in sums:
+            sums[size] = zlib.crc32(bytes(size))
+        crc = sums[size]
         file = path / f"fields.{number:05d}.{crc:08x}.bin"
         with file.open("wb") as hole:
             hole.truncate(size)
