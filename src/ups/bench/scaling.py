@@ -2,7 +2,7 @@
 
 Each is doubled while the others stay. The exponent p of time ∝ nᵖ is fitted by least squares in log-log over the upper
 half of the range, where the work and no longer its launching sets the time. What should be seen: 0 for the set, at most
-1 for batch and points, at most 2 for the width.
+1 for batch and points, at most 2 for the width. Beside each time stands how far it is from the roofline of its size.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ups.bench import throughput
+from ups.bench import ceilings, throughput
 from ups.bench.contestants import Setting
+from ups.bench.counts import Counts
 from ups.bench.data import prepare
 from ups.bench.plots import draw_scaling
 from ups.bench.record import machine
@@ -49,25 +50,33 @@ def scale(options: Options) -> dict[str, Any]:
         kind = runtime.device.type
         ranges, centre = RANGES[kind], CENTRE[kind]
         found: dict[str, Any] = {"machine": machine(runtime.device), "command": options.command, "series": {}}
+        measured = ceilings.measure(runtime.device)
         total = sum(map(len, ranges.values()))
         with Progress("scaling", total=total, unit="sizes") as progress:
             done = 0
             for name, sizes in ranges.items():
-                seconds = []
+                seconds, ratios = [], []
                 for size in sizes:
-                    seconds.append(step_seconds({**centre, name: size}, runtime, options.out / "work"))
+                    took, counts = step_of({**centre, name: size}, runtime, options.out / "work")
+                    seconds.append(took)
+                    ratios.append(took / measured.roofline(counts.flop, counts.moved))
                     done += 1
-                    progress.update(done, f"{name} {size}: {1e3 * seconds[-1]:.3g} ms")
+                    progress.update(done, f"{name} {size}: {1e3 * took:.3g} ms")
                     runtime.check_stop("nothing of --scaling is kept")
-                found["series"][name] = {"sizes": list(sizes), "seconds": seconds, "exponent": exponent(sizes, seconds)}
+                found["series"][name] = {
+                    "sizes": list(sizes),
+                    "seconds": seconds,
+                    "of_roofline": ratios,
+                    "exponent": exponent(sizes, seconds),
+                }
     found["text"] = table(found)
     write(options.out / "scaling.json", (json.dumps(found, indent=1) + "\n").encode())
     draw_scaling(found["series"], options.out / "scaling.png")
     return found
 
 
-def step_seconds(sizes: dict[str, int], runtime: Runtime, folder: Path) -> float:
-    """The median block of the Trainer's steps on advection of these sizes."""
+def step_of(sizes: dict[str, int], runtime: Runtime, folder: Path) -> tuple[float, Counts]:
+    """Seconds of the Trainer's step on advection of these sizes (the median block), and what it computes and moves."""
     points, width = sizes["points"], sizes["width"]
     task = Task(
         name="advection",
@@ -90,8 +99,9 @@ def step_seconds(sizes: dict[str, int], runtime: Runtime, folder: Path) -> float
     timing = throughput.begin(lambda: Trained("ours", setting), runtime.device)
     for _ in range(BLOCKS):
         throughput.round_of(timing, runtime.device)
+    counts = timing.contestant.count()
     timing.contestant.close()
-    return sorted(timing.real)[BLOCKS // 2]
+    return sorted(timing.real)[BLOCKS // 2], counts
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
@@ -106,9 +116,10 @@ def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 def table(found: dict[str, Any]) -> str:
     where = found["machine"]
     lines = [f"{where['device']}, torch {where['torch']}, {where['date']}, `{found['command']}`", ""]
-    lines += ["| doubled | sizes | ms a step | exponent |", "|---|---|---|---|"]
+    lines += ["| doubled | sizes | ms a step | × roofline | exponent |", "|---|---|---|---|---|"]
     for name, series in found["series"].items():
         sizes = ", ".join(map(str, series["sizes"]))
         times = ", ".join(f"{1e3 * s:.3g}" for s in series["seconds"])
-        lines.append(f"| {name} | {sizes} | {times} | {series['exponent']:.2f} |")
+        ratios = ", ".join(f"{ratio:.2g}" for ratio in series["of_roofline"])
+        lines.append(f"| {name} | {sizes} | {times} | {ratios} | {series['exponent']:.2f} |")
     return "\n".join(lines)
