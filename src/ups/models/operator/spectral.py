@@ -29,7 +29,6 @@ from ups.models.geometry import Frame
 from ups.models.interpolation import apply_along
 from ups.models.precision import product
 
-
 FLOOR = -60.0
 """σ is zero to all digits below; from −87 on it, and its slope, would be denormal numbers, which make products on a CPU
 several times slower. Muon's larger weights lead there."""
