@@ -35,6 +35,7 @@ def measure(
     again: bool = False,
     threads: int | None = None,
     tf32: bool = True,
+    compiled: bool = False,
     as_json: bool = False,
     command: str = "ups bench",
     change: Callable[[Task], Task] = lambda task: task,
@@ -51,6 +52,7 @@ def measure(
         again=again,
         threads=threads,
         tf32=tf32,
+        compile=compiled,
         command=command,
     )
     if scaling or pdet:

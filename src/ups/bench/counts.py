@@ -33,6 +33,14 @@ _CPU_ATTENTION = {
     ),
 }
 """Torch has formulas for a GPU's attention only; a CPU's computes the same."""
+_MOVES_NOTHING = (
+    torch.ops.aten.empty,
+    torch.ops.aten.empty_like,
+    torch.ops.aten.new_empty_strided,
+    torch.ops.aten.detach,
+    torch.ops.aten._unsafe_view,
+)
+"""Allocations, and views whose schema does not say so."""
 _FFT = {torch.ops.aten._fft_r2c: 0.5, torch.ops.aten._fft_c2r: 0.5, torch.ops.aten._fft_c2c: 1.0}
 
 
@@ -122,7 +130,7 @@ def _is_view(func: Any) -> bool:
     returns = func._schema.returns
     aliases = [r.alias_info for r in returns]
     views = any(a is not None and not a.is_write for a in aliases)
-    return views or func._overloadpacket in (torch.ops.aten.empty, torch.ops.aten.empty_like, torch.ops.aten.detach)
+    return views or func._overloadpacket in _MOVES_NOTHING
 
 
 def _written(func: Any, args: tuple, kwargs: dict[str, Any]) -> Iterable[Tensor]:

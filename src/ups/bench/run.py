@@ -52,11 +52,12 @@ class Options:
     again: bool = False
     threads: int | None = None
     tf32: bool = True
+    compile: bool = False
     command: str = "ups bench"
 
     @property
     def runtime(self) -> RuntimeConfig:
-        return RuntimeConfig(device=self.device, threads=self.threads, tf32=self.tf32)
+        return RuntimeConfig(device=self.device, threads=self.threads, tf32=self.tf32, compile=self.compile)
 
 
 def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) -> dict[str, dict[str, Any]]:
@@ -87,8 +88,13 @@ class _Bench:
         self.options, self.task, self.runtime = options, task, runtime
         self.entries = chosen_entries(options.only, task, options.quick)
         described = _described(task)
-        settings = {"task": described, "seconds": options.seconds, "device": runtime.device.type}
-        settings["precision"] = ceilings.single_precision(runtime.device)
+        settings = {
+            "task": described,
+            "seconds": options.seconds,
+            "device": runtime.device.type,
+            "compile": options.compile,
+            "precision": ceilings.single_precision(runtime.device),
+        }
         self.record = Record(options.out / f"{task.name}.json", settings, options.again)
         key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
         self.work = options.out / "work" / f"{task.name}-{key}"

@@ -40,6 +40,9 @@ def bench(
     tf32: Annotated[
         bool, typer.Option("--tf32/--no-tf32", help="Let a GPU round factors of float32 products, for everyone.")
     ] = True,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Let the Trainer compile blocks; the time that takes is training time.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure our step and our models beside the usual ways. One table: speed, error at equal time, solvers.
@@ -72,6 +75,7 @@ def bench(
         again=again,
         threads=threads,
         tf32=tf32,
+        compiled=compiled,
         as_json=as_json,
         command=" ".join(["ups", *sys.argv[1:]]),
     )
