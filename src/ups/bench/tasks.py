@@ -68,7 +68,7 @@ def _line(ours: Model, large: Model) -> dict[str, Model]:
         "large": large,
         "fno": Model("fno", {"width": 64, "modes": 48, "depth": 4}, 4e-3),
         "unet": Model("unet", {"width": 32}, 1e-3),
-        "neuraloperator": Model("neuraloperator", {"hidden_channels": 64, "modes": 48, "n_layers": 4}, 2e-3),
+        "neuraloperator": Model("neuraloperator", {"hidden_channels": 64, "modes": 48, "n_layers": 4}, 8e-3),
     }
 
 
