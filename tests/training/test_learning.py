@@ -149,7 +149,7 @@ def test_the_average_follows_the_weights_and_leaves_them_alone() -> None:
     torch.nn.init.zeros_(layer.weight)
     ema = EMA(layer, 0.5)
     torch.nn.init.ones_(layer.weight)
-    ema.update(ema.share(1000), torch.ones(()))
+    ema.update(ema.share(1000))
     assert float(ema.averages["weight"]) == pytest.approx(0.5)
     with ema.applied():
         assert layer.weight.item() == pytest.approx(0.5)

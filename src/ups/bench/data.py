@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,9 @@ from ups.store.fields import FieldStore
 from ups.track.progress import Progress
 
 _CHUNK = {"cpu": 32, "cuda": 1024}
-"""Trajectories solved at once."""
+"""Trajectories solved at once, at most."""
+_CELLS = 2**22
+"""Points of them all: enough to fill a GPU, and a chunk takes seconds, so progress is seen."""
 
 
 class Held(Described):
@@ -117,7 +120,7 @@ def task_spec(task: Task) -> TaskSpec:
 
 def solved(task: Task, ids: range, runtime: Runtime) -> Float[Tensor, "N T *space C"]:
     """The given trajectories on the stored grid, in the host's memory."""
-    rows = _CHUNK[runtime.device.type]
+    rows = min(_CHUNK[runtime.device.type], max(1, _CELLS // math.prod(task.solver.grid.shape)))
     spec = task.solver.task()
     out = torch.empty(len(ids), task.frames, *(task.points,) * spec.dimension, len(task.solver.channels))
     with Progress(f"solving {task.name}", total=len(ids), unit="trajectories") as progress:

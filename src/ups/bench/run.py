@@ -139,9 +139,9 @@ class _Bench:
         assert measured is not None
         self.record.content["ceilings"] = measured.to_dict()
         running: dict[Entry, throughput.Timing] = {}
-        rounds = throughput.BLOCKS + 1
+        blocks = throughput.BLOCKS[device.type]
         with Progress(
-            f"timing {entries[0].title} on {self.task.name}", total=rounds * len(entries), unit="blocks"
+            f"timing {entries[0].title} on {self.task.name}", total=(blocks + 1) * len(entries), unit="blocks"
         ) as progress:
             done = 0
             for entry in entries:
@@ -150,7 +150,7 @@ class _Bench:
                     running[entry] = throughput.begin(lambda e=entry, s=setting: e.make(s), device)
                 done += 1
                 progress.update(done, entry.title)
-            for number in range(throughput.BLOCKS):
+            for number in range(blocks):
                 for entry in list(running)[:: -1 if number % 2 else 1]:  # nobody always comes first
                     with self._guarded(entry, lambda e=entry: running.pop(e, None)):
                         throughput.round_of(running[entry], device)

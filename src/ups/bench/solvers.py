@@ -72,7 +72,7 @@ def _stored(data: Data, values: Float[Tensor, "N T *space C"], points: int) -> F
 def fastest(work: Callable[[Batch], Tensor], batch: Batch, device: torch.device) -> tuple[Tensor, float]:
     """What `work` gives for the whole batch, and seconds a trajectory at the better of the batch sizes."""
     best, result = float("inf"), torch.zeros(0)
-    for size in BATCHES[device.type]:
+    for size in sorted({min(size, len(batch)) for size in BATCHES[device.type]}):
         pieces = [_rows(batch, range(lo, min(lo + size, len(batch)))) for lo in range(0, len(batch), size)]
         work(pieces[0])  # makes tables, loads kernels
         for _ in range(REPEATS):

@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +97,8 @@ class TaskIndices:
         with weight 0: real data, whose loss is finite, and which counts for nothing.
         """
         first, end = self._bounds(rank, size)
+        if size == 1:
+            return self
         places = torch.arange(first, first - (-len(self) // size))
         real = places < end
         part = self._take(places.where(real, torch.tensor(end - 1 if end > first else 0)))
@@ -104,7 +106,10 @@ class TaskIndices:
 
     def micro_batches(self, size: int | None) -> Iterator[TaskIndices]:
         """Consecutive pieces of `size` samples, the last one shorter where it does not divide; None: one piece."""
-        for places in torch.arange(len(self)).split(size or len(self)):
+        if size is None or size >= len(self):
+            yield self
+            return
+        for places in torch.arange(len(self)).split(size):
             yield self._take(places)
 
     def _bounds(self, rank: int, size: int) -> tuple[int, int]:
@@ -155,7 +160,7 @@ class Sampler:
                 f"step, so make it {len(self.tasks)} or more"
             )
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Samples a step of each task: largest remainder, at least one each, summing to `batch_size`."""
         total = math.fsum(task.share for task in self.tasks)

@@ -124,9 +124,7 @@ class FieldStore:
         spec = self.normaliser.spec
         values = self._read(lambda: self.store["fields"].gather(part.ids, part.starts, part.frames, part.stride))
         frames = part.starts[:, None] + part.stride * torch.arange(part.frames)
-        static = (
-            self.rows("static", part.ids).float() if spec.static else values.new_zeros(*values[:, 0, ..., 0].shape, 0)
-        )
+        static = self.rows("static", part.ids).float().unbind(-1) if spec.static else ()
         return Batch(
             task=spec.name,
             values=values,
@@ -134,7 +132,7 @@ class FieldStore:
             grid=self.grid,
             boundary=self.boundary,
             parameters={name: self.parameters[part.ids, i] for i, name in enumerate(spec.parameters)},
-            static={name: static[..., i].float() for i, name in enumerate(spec.static)},
+            static=dict(zip(spec.static, static, strict=True)),
             ids=part.ids,
         )
 

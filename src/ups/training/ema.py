@@ -27,15 +27,16 @@ class EMA:
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
-    def update(self, share: float | Float[Tensor, ""], taken: Float[Tensor, ""]) -> None:
-        """`taken` is 1 where the weights moved, and 0 where the step was skipped. A share on a GPU is not waited
-        for, and torch has no fused form for such a weight: that takes three passes.
+    def update(self, share: float | Float[Tensor, ""], taken: Float[Tensor, ""] | None = None) -> None:
+        """`taken` is 1 where the weights moved, and 0 where the step was skipped, which only a GPU still has to find
+        out. A share that is there is not waited for, and torch has no fused form for such a weight: three passes.
         """
         averages = [local(average) for average in self.averages.values()]
         weights = [local(parameter) for parameter in self.live.values()]
         if isinstance(share, float):
-            torch._foreach_lerp_(averages, weights, share * float(taken))  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_lerp_(averages, weights, share)  # pyright: ignore[reportPrivateImportUsage]
             return
+        assert taken is not None
         gaps = torch._foreach_sub(weights, averages)  # pyright: ignore[reportPrivateImportUsage]
         torch._foreach_mul_(gaps, (share * taken.double()).to(averages[0].dtype))  # pyright: ignore[reportPrivateImportUsage]
         torch._foreach_add_(averages, gaps)  # pyright: ignore[reportPrivateImportUsage]

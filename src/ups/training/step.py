@@ -105,14 +105,23 @@ class Step:
             self.rate, self.share = learning_rate, share
 
     def apply(self) -> Float[Tensor, ""]:
-        """`update`, once its numbers are set."""
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.clip)
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        """`update`, once its numbers are set. A GPU is not waited for: what it does depends on a flag that stays there.
+        A CPU knows the norm, and so does nothing that would change nothing.
+        """
+        total = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        norm = total.full_tensor() if isinstance(total, DTensor) else total
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate
-        finite = torch.isfinite(norm).float()
-        # Torch's fused optimisers leave everything as it was, their step count too, where this flag is 1.
-        self.optimiser.found_inf, self.optimiser.grad_scale = 1 - finite, None  # pyright: ignore[reportAttributeAccessIssue]
-        self.optimiser.step()
-        self.ema.update(self.share, finite)
+        if norm.device.type == "cuda":
+            nn.utils.clip_grads_with_norm_(self.parameters, self.clip, total)
+            finite = torch.isfinite(norm).float()
+            # Torch's fused optimisers leave everything as it was, their step count too, where this flag is 1.
+            self.optimiser.found_inf, self.optimiser.grad_scale = 1 - finite, None  # pyright: ignore[reportAttributeAccessIssue]
+            self.optimiser.step()
+            self.ema.update(self.share, finite)
+        elif norm.isfinite():
+            if norm + 1e-6 > self.clip:  # where torch would not multiply by 1
+                nn.utils.clip_grads_with_norm_(self.parameters, self.clip, total)
+            self.optimiser.step()
+            self.ema.update(self.share)
         return norm
