@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#d55e00", "#e69f00", "#cc79a7", "#1b1b1b", "#7a7a7a")
+COLOURS = (
+    *("#0072b2", "#56b4e9", "#009e73", "#d55e00", "#e69f00", "#cc79a7", "#1b1b1b", "#7a7a7a"),
+    *("#882255", "#44aa99", "#999933", "#332288", "#dd9988"),
+)
+"""One for each contestant there is."""
 
 
 def draw(task: str, content: Mapping[str, Any], folder: Path) -> list[Path]:

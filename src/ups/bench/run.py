@@ -111,6 +111,7 @@ class _Bench:
             content["machine"] = machine(self.runtime.device)
             commands = content.setdefault("commands", [])
             commands += [self.options.command] if self.options.command not in commands else []
+            self._announce(len(untrained))
             data = prepare(self.task, self.runtime, self.work)
             content["data"] = {"trajectories": len(data.train), "seconds": data.seconds}
             content["persistence"] = accuracy.persistence(data)
@@ -122,6 +123,15 @@ class _Bench:
             for entry, seed in untrained:
                 self._train(entry, seed, data)
         return content
+
+    def _announce(self, trainings: int) -> None:
+        if trainings and not Progress.silent:
+            count = "1 training" if trainings == 1 else f"{trainings} trainings"
+            print(
+                f"{self.task.name}: {count} of {self.options.seconds:g} s, at least "
+                f"{max(1, round(trainings * self.options.seconds / 60))} min, besides making the data and timing steps",
+                flush=True,
+            )
 
     def _seeds(self, entry: Entry) -> list[int]:
         """For which seeds a contestant is still to be trained."""

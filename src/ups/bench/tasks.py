@@ -146,39 +146,30 @@ TASKS = {
     )
 }
 
+
+def _quick_line(name: str, solver: Equation) -> Task:
+    """A task in one dimension, small."""
+    return replace(
+        TASKS[name],
+        solver=solver,
+        points=128,
+        train=768,
+        validation=16,
+        test=64,
+        models={
+            "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3),
+            "fno": Model("fno", {"width": 40, "modes": 32, "depth": 4}, 4e-3),
+            "unet": Model("unet", {"width": 16}, 2e-3),
+            "neuraloperator": Model("neuraloperator", {"hidden_channels": 40, "modes": 32, "n_layers": 4}, 4e-3),
+        },
+        latent_spacing=1 / 128,
+        batch_size=16,
+    )
+
+
 _QUICK = {
-    "burgers": replace(
-        TASKS["burgers"],
-        solver=Burgers(points=256, nu=0.04),
-        points=128,
-        train=768,
-        validation=16,
-        test=64,
-        models={
-            "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3),
-            "fno": Model("fno", {"width": 40, "modes": 32, "depth": 4}, 4e-3),
-            "unet": Model("unet", {"width": 16}, 2e-3),
-            "neuraloperator": Model("neuraloperator", {"hidden_channels": 40, "modes": 32, "n_layers": 4}, 4e-3),
-        },
-        latent_spacing=1 / 128,
-        batch_size=16,
-    ),
-    "advection": replace(
-        TASKS["advection"],
-        solver=Advection(points=128, beta=0.4),
-        points=128,
-        train=768,
-        validation=16,
-        test=64,
-        models={
-            "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3),
-            "fno": Model("fno", {"width": 40, "modes": 32, "depth": 4}, 4e-3),
-            "unet": Model("unet", {"width": 16}, 2e-3),
-            "neuraloperator": Model("neuraloperator", {"hidden_channels": 40, "modes": 32, "n_layers": 4}, 4e-3),
-        },
-        latent_spacing=1 / 128,
-        batch_size=16,
-    ),
+    "burgers": _quick_line("burgers", Burgers(points=256, nu=0.04)),
+    "advection": _quick_line("advection", Advection(points=128, beta=0.4)),
     "diffusion_reaction": replace(
         TASKS["diffusion_reaction"],
         solver=DiffusionReaction(points=64),

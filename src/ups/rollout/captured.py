@@ -137,7 +137,7 @@ class Graphs:
         except Exception as error:
             self.possible = False
             self._forget()
-            cause = str(_first(error)).partition("\n")[0]
+            cause = str(first_cause(error)).partition("\n")[0]
             warnings.warn(
                 f"a step could not be captured: {cause}; rollouts run eagerly, which is slower and computes the same",
                 stacklevel=2,
@@ -156,7 +156,7 @@ class Graphs:
 _GRAPHS: WeakKeyDictionary[nn.Module, Graphs] = WeakKeyDictionary()
 
 
-def _first(error: Exception) -> Exception:
+def first_cause(error: Exception) -> Exception:
     """What went wrong within a capture: torch raises another error when it ends one that failed."""
     while isinstance(error.__context__, Exception):
         error = error.__context__

@@ -27,6 +27,7 @@ from ups.distributed import faults
 from ups.distributed.runtime import Runtime
 from ups.distributed.vote import is_out_of_memory
 from ups.errors import UserError
+from ups.rollout.captured import first_cause
 from ups.training.step import MicroBatch, Step, Sums
 
 WARM_UP = 2
@@ -201,7 +202,7 @@ class CapturedStep:
             with self._capturing() as update:
                 norm = self.eager.apply()
         except Exception as error:
-            cause = _first(error)
+            cause = first_cause(error)
             self._pool = torch.cuda.graph_pool_handle()  # torch refuses one that has lost its graphs, not its tensors
             if is_out_of_memory(cause) or runtime.config.capture == "on":
                 raise cause from None
@@ -248,10 +249,3 @@ class CapturedStep:
         self.eager.optimiser.zero_grad(set_to_none=True)
         warnings.warn(f"{reason}; steps run eagerly, which is slower and computes the same", stacklevel=2)
         self.note(reason)
-
-
-def _first(error: Exception) -> Exception:
-    """What went wrong within a capture: torch raises another error when it ends one that failed."""
-    while isinstance(error.__context__, Exception):
-        error = error.__context__
-    return error
