@@ -31,7 +31,7 @@ def hasty():
     """Short blocks and small ceilings: these tests do not judge speed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(throughput, "BLOCKS", {"cpu": 2})
-        patch.setattr(throughput, "LONGEST", 0.02)
+        patch.setattr(throughput, "LONGEST", {"cpu": 0.02})
         patch.setitem(ceilings._SIDE, "cpu", 128)
         patch.setitem(ceilings._COPY, "cpu", 2**20)
         yield
