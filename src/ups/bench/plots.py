@@ -50,6 +50,7 @@ def draw(task: str, content: Mapping[str, Any], folder: Path) -> list[Path]:
 def draw_scaling(series: Mapping[str, Any], path: Path) -> None:
     """A step's time over each size that was doubled, with the fitted exponents in the legend."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter, MaxNLocator
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
@@ -59,5 +60,9 @@ def draw_scaling(series: Mapping[str, Any], path: Path) -> None:
         label = f"{name} from {found['sizes'][0]}: time ∝ n^{found['exponent']:.2f}"
         axes.plot(doublings, times, marker="o", color=COLOURS[number], label=label)
     axes.set(yscale="log", xlabel="doublings", ylabel="ms a step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        ticks(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
+    axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=150)

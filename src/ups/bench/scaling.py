@@ -35,7 +35,12 @@ RANGES = {
         "points": (64, 128, 256, 512),
         "width": (32, 64, 128, 256, 512),
     },
-    "cpu": {"trajectories": (128, 256, 512), "batch": (8, 16, 32), "points": (64, 128, 256), "width": (16, 32, 64)},
+    "cpu": {
+        "trajectories": (128, 256, 512, 1024),
+        "batch": (8, 16, 32, 64, 128),
+        "points": (64, 128, 256, 512),
+        "width": (16, 32, 64, 128, 256),
+    },
 }
 CENTRE = {
     "cuda": {"trajectories": 1024, "batch": 64, "points": 256, "width": 64},

@@ -71,7 +71,7 @@ def _row(row: Mapping[str, Any], wanted: float | None) -> tuple[str, ...]:
         reached = [seconds_to(run["curve"], wanted) for run in runs] if wanted is not None else [None]
         known = [seconds for seconds in reached if seconds is not None]
         cells += [
-            f"{mean(run['steps'] for run in runs):,.0f}",
+            f"{mean(run['steps'] for run in runs):,.0f} in {mean(run['seconds'] for run in runs):.3g} s",
             _spread([run["one_step"]["nrmse"] for run in runs]),
             _spread([run["rollout"]["nrmse"] for run in runs]),
             _spread([run["rollout"]["pooled"] for run in runs]),
