@@ -67,6 +67,15 @@ def test_a_steady_solve_is_differentiable_in_the_static_field(small: Simulator) 
     assert torch.autograd.gradcheck(lambda a: small.rollout(conditions={"a": a}, at=points).values, (a,), atol=1e-6)
 
 
+def test_a_rollout_in_inference_mode_leaves_a_simulator_that_can_be_differentiated(small: Simulator) -> None:
+    fresh = Simulator(small.spec.build(0).requires_grad_(False), small.spec).to(torch.float64)
+    with torch.inference_mode():
+        fresh.rollout(torch.randn(8, 1, dtype=torch.float64), steps=1, conditions={"beta": 0.4})
+    u0 = torch.randn(8, 1, dtype=torch.float64, requires_grad=True)
+    fresh.rollout(u0, steps=2, conditions={"beta": 0.4}).values.sum().backward()
+    assert u0.grad is not None and bool(u0.grad.any())
+
+
 def test_shapes_follow_what_was_asked(small: Simulator) -> None:
     beta = {"beta": 0.4}
     assert small.rollout(torch.randn(8), steps=3, conditions=beta).values.shape == (3, 8, 1)

@@ -15,6 +15,7 @@ from ups.bench.command import measure
 from ups.bench.contestants import Entry
 from ups.bench.scaling import exponent
 from ups.bench.solvers import comparison
+from ups.bench.tables import target
 from ups.errors import UserError
 
 ARGUMENTS: dict[str, Any] = {
@@ -135,6 +136,14 @@ def test_time_to_an_error_is_the_first_point_that_has_it():
     curve = [{"seconds": s, "rollout_nrmse": e} for s, e in ((1.0, 0.5), (2.0, 0.1), (3.0, 0.2))]
     assert seconds_to(curve, 0.2) == 2.0
     assert seconds_to(curve, 0.01) is None
+
+
+def test_the_target_is_the_first_fno_that_was_trained():
+    def ended(error: float) -> dict:
+        return {"runs": {"0": {"curve": [{"seconds": 1.0, "rollout_nrmse": error}]}}}
+
+    assert target({"contestants": {"ours": ended(0.1), "neuraloperator": ended(0.3), "fno": ended(0.2)}}) == 0.2
+    assert target({"contestants": {"ours": ended(0.1)}}) is None
 
 
 def test_breakeven_is_what_was_spent_over_what_a_rollout_saves():

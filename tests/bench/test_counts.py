@@ -20,7 +20,8 @@ def test_a_linear_layer_costs_two_flop_a_weight_and_sample_and_three_products_wi
         layer(x)
     assert forward.flop == 2 * 8 * 32 * 16
     # y = xWᵀ, dx = dy W, dW = dyᵀ x
-    assert count_step(lambda: layer(x).sum().backward(), layer).flop == 3 * 2 * 8 * 32 * 16
+    still = torch.optim.SGD(layer.parameters())
+    assert count_step(lambda: layer(x).sum().backward(), layer, still).flop == 3 * 2 * 8 * 32 * 16
 
 
 def test_a_product_moves_its_factors_and_its_result():
@@ -87,7 +88,7 @@ def test_attention_on_a_cpu_costs_two_products_and_five_in_the_backward_pass():
     assert counting.flop == 7 * product
 
 
-def test_the_least_traffic_is_weights_eleven_times_and_what_is_kept_twice():
+def test_the_least_traffic_of_adamw_is_weights_eleven_times_and_what_is_kept_twice():
     layer = nn.Linear(32, 16, bias=False)
     x = torch.randn(8, 32)
     optimiser = torch.optim.AdamW(layer.parameters())
@@ -97,7 +98,8 @@ def test_the_least_traffic_is_weights_eleven_times_and_what_is_kept_twice():
         layer(x).square().mean().backward()
         optimiser.step()
 
-    counts = count_step(step, layer)
+    counts = count_step(step, layer, optimiser)
     assert counts.parameters == 4 * 32 * 16
     assert counts.kept == 4 * (8 * 32 + 8 * 16)  # x for the weight's gradient, y for the square's
+    assert counts.moments == 2 * counts.parameters  # AdamW's; its count of steps is no array
     assert counts.least == 11 * counts.parameters + 2 * counts.kept

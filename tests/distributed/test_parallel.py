@@ -9,8 +9,9 @@ import torch
 from small import prepared, small_trainer, train_small
 
 from ups.config.schema import RuntimeConfig
-from ups.distributed.parallel import _placement, blocks
+from ups.distributed.parallel import _placement, blocks, enough_memory
 from ups.distributed.runtime import Runtime
+from ups.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +63,13 @@ def test_only_deterministic_operations_are_used_when_asked(data: Path, tmp_path:
     losses, _ = train_small(data, tmp_path / "switched", 3, runtime={"deterministic": True})
     assert losses == train_small(data, tmp_path / "plain", 3)[0]
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_model_that_does_not_fit_is_no_bug_of_ours() -> None:
+    with (
+        pytest.raises(UserError, match=r"do not fit on cpu.*choose a smaller operator"),
+        enough_memory(torch.device("cpu")),
+    ):
+        torch.empty(2**50)
+    with pytest.raises(RuntimeError, match="size"), enough_memory(torch.device("cpu")):
+        torch.zeros(2) @ torch.zeros(3)

@@ -105,12 +105,23 @@ def test_a_program_runs_without_ups_and_gives_the_simulator_s_step(simulator: Si
     )
 
 
-def test_an_fno_has_programs_too(simulator: Simulator, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.125}),
+        ("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}),
+    ],
+)
+def test_other_architectures_have_programs_too(
+    simulator: Simulator, tmp_path: Path, architecture: str, settings: dict
+) -> None:
     learned = simulator.tasks["advection"]
     learned = replace(learned, spec=replace(learned.spec, history=2))
-    spec = ModelSpec("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.125}, (learned,))
+    spec = ModelSpec(architecture, settings, (learned,))
     model = spec.build(0).requires_grad_(False)
-    torch.nn.init.normal_(model.network.project[-1].weight, std=0.3)
+    for parameter in model.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.3)
     export_model(model, spec, tmp_path / "out", ("advection",))
     step = torch.export.load(tmp_path / "out" / "advection.pt2").module()
     history, beta = torch.rand(3, 2, 32, 1), torch.full((3,), 0.4)

@@ -1,4 +1,4 @@
-"""Who takes part: the same data, batch size, loss and AdamW for all; what differs is how a step is run.
+"""Who takes part: the same data, batch size and schedule for all; docs/performance.md lists what differs.
 
 | key | model | run |
 |---|---|---|
@@ -125,7 +125,7 @@ ENTRIES = (
     Entry("large_eager", "ours, large, eager", "large", "gather", trained=False, averaged=True),
     Entry("large_dataloader", "ours, large, DataLoader", "large", "loader", trained=False, averaged=True),
 )
-QUICK = ("ours", "eager", "fno_usual", "unet_usual")
+QUICK = ("ours", "eager", "fno_usual", "unet_usual", "neuraloperator")
 
 
 def chosen(only: Sequence[str], task: Task, quick: bool) -> list[Entry]:

@@ -8,8 +8,8 @@ Bytes, in two ways:
 - `moved`: every operation reads its inputs and writes its outputs, as kernels that are not fused do. A tensor counts
   as many bytes as its storage holds, so what is broadcast counts once; views are free.
 - `least`: what no way to run the step can avoid: weights read by both passes, gradients written and read by the
-  clipping and by the optimiser, moments and weights read and written, and what is kept for the backward pass written
-  and read once.
+  clipping and by the optimiser, weights and the optimiser's moments read and written, and what is kept for the backward
+  pass written and read once.
 """
 
 from __future__ import annotations
@@ -46,33 +46,36 @@ _FFT = {torch.ops.aten._fft_r2c: 0.5, torch.ops.aten._fft_c2r: 0.5, torch.ops.at
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one step: FLOP, bytes moved, bytes kept for the backward pass, bytes of all trained numbers."""
+    """Of one step: FLOP, bytes moved, bytes kept for the backward pass, of all trained numbers, and of what the
+    optimiser keeps of them (twice as much in AdamW, as much in Muon).
+    """
 
     flop: float
     moved: int
     kept: int
     parameters: int
+    moments: int
 
     @property
     def least(self) -> int:
-        """Weights 2, gradients 3, AdamW 6 (three arrays read and written) times their bytes; 2 times what is kept."""
-        return 11 * self.parameters + 2 * self.kept
+        """Weights read twice and updated (2), gradients 3 times; moments updated (2); 2 times what is kept."""
+        return 7 * self.parameters + 2 * self.moments + 2 * self.kept
 
     def arithmetic(self) -> str:
         """How the numbers came about, in a line."""
-        weights, kept = self.parameters / 1e6, self.kept / 1e6
+        weights, moments, kept = (part / 1e6 for part in (self.parameters, self.moments, self.kept))
         return (
             f"{self.flop / 1e9:.4g} GFLOP; bytes moved operation by operation {self.moved / 1e6:.4g} MB; at least "
-            f"11 × {weights:.4g} MB of weights (2 weights, 3 gradients, 6 optimiser) + 2 × {kept:.4g} MB kept for the "
-            f"backward pass = {self.least / 1e6:.4g} MB"
+            f"7 × {weights:.4g} MB of weights (2 read, 3 gradients, 2 updated) + 2 × {moments:.4g} MB of the "
+            f"optimiser's moments + 2 × {kept:.4g} MB kept for the backward pass = {self.least / 1e6:.4g} MB"
         )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"least": self.least, "arithmetic": self.arithmetic()}
 
 
-def count_step(step: Callable[[], Any], model: nn.Module) -> Counts:
-    """Run `step` (forward, backward, update) once and count."""
+def count_step(step: Callable[[], Any], model: nn.Module, optimiser: torch.optim.Optimizer) -> Counts:
+    """Run `step` (forward, backward, update by `optimiser`) once and count."""
     kept: dict[int, int] = {}
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 
@@ -85,7 +88,8 @@ def count_step(step: Callable[[], Any], model: nn.Module) -> Counts:
     with saved_tensors_hooks(keep, lambda tensor: tensor), Counting() as counting:
         step()
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    return Counts(counting.flop, counting.moved, sum(kept.values()), trained)
+    moments = sum(tensor.nbytes for tensor in _tensors(list(optimiser.state.values())) if tensor.dim())
+    return Counts(counting.flop, counting.moved, sum(kept.values()), trained, moments)
 
 
 class Counting(TorchDispatchMode):

@@ -101,7 +101,7 @@ class Loop:
     def count(self) -> Counts:
         batch = self._fixed()
         self.step(batch)  # the first one also makes tables
-        return count_step(lambda: self.step(batch), self.module)
+        return count_step(lambda: self.step(batch), self.module, self.optimiser)
 
     def train(self, watch: Watch) -> float:
         steps, due = self.config.steps, self.config.validate_every

@@ -35,7 +35,7 @@ def pdet_share(options: Options) -> dict[str, Any]:
         task = replace(TASKS["advection"], models={"pdet": model}, train=TRAJECTORIES, validation=1, test=1, frames=5)
         if not cuda:
             task = replace(task, batch_size=4, train=32)
-        folder = options.out / "work" / "pdet"
+        folder = options.out / "work" / f"pdet-{runtime.device.type}"
         folder.mkdir(parents=True, exist_ok=True)
         data = prepare(task, runtime, folder)
         measured = ceilings.measure(runtime.device)

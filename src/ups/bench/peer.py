@@ -109,7 +109,11 @@ class Peer:
     def count(self) -> Counts:
         batch = self._fixed()
         self.advance(1, fixed=True)
-        return count_step(lambda: self.trainer.train_one_epoch(0, Stretch(iter([batch]), 1), self.loss), self.network)
+
+        def step() -> None:
+            self.trainer.train_one_epoch(0, Stretch(iter([batch]), 1), self.loss)
+
+        return count_step(step, self.network, self.optimiser)
 
     def train(self, watch: Watch) -> float:
         epochs = max(1, min(EPOCHS, self.steps // SHORTEST))

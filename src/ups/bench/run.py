@@ -97,7 +97,7 @@ class _Bench:
         }
         self.record = Record(options.out / f"{task.name}.json", settings, options.again)
         key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
-        self.work = options.out / "work" / f"{task.name}-{key}"
+        self.work = options.out / "work" / f"{task.name}-{runtime.device.type}-{key}"
         self.work.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> dict[str, Any]:

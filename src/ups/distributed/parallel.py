@@ -9,7 +9,8 @@ over them. The optimiser is built here, last: one that was built before sharding
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils.checkpoint import checkpoint
 
 from ups.distributed.runtime import Runtime
+from ups.distributed.vote import is_out_of_memory
+from ups.errors import UserError
 
 Optimiser = TypeVar("Optimiser", bound=torch.optim.Optimizer)
 
@@ -59,6 +62,25 @@ def parallelise(
     optimiser = build(model)
     replicated = runtime.mesh is None and runtime.size > 1
     return optimiser, Reduction([p for p in model.parameters() if p.requires_grad] if replicated else [])
+
+
+@contextmanager
+def enough_memory(device: torch.device) -> Iterator[None]:
+    """Within, memory that runs out is the user's to find, not a bug: nothing has been trained yet."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        free = (
+            f"{torch.cuda.mem_get_info(device)[0] / 2**30:.1f} GiB are free"
+            if device.type == "cuda"
+            else "none is free"
+        )
+        raise UserError(
+            f"the model, its optimiser and its data do not fit on {device}, where {free}: see what else runs there, "
+            "choose a smaller operator, or share it out over several GPUs (runtime.strategy=fsdp2)"
+        ) from error
 
 
 def _placement(ranks: int) -> Callable[[nn.Parameter], Shard | None]:

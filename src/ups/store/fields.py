@@ -164,6 +164,8 @@ def field_arrays(dataset: Dataset, normaliser: Normaliser, dtype: str = "float32
 
 def store_key(dataset: Dataset, normaliser: Normaliser, dtype: str = "float32") -> str:
     """Data fingerprint, statistics and how they become numbers: the same numbers, or another key."""
-    codec = [CODEC, dtype, [(channel.name, channel.transform) for channel in normaliser.spec.channels]]
+    spec = normaliser.spec
+    columns = [spec.parameters, spec.static]  # stored side by side, without their names
+    codec = [CODEC, dtype, [(channel.name, channel.transform) for channel in spec.channels], columns]
     content = [content_hashes(dataset), normaliser.statistics.to_dict(), codec]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

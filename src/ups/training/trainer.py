@@ -25,7 +25,7 @@ from ups.data.sampler import Sampler, TaskIndices, TaskShare, check_ranks
 from ups.distributed import backoff
 from ups.distributed.crash import PeerFailed
 from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
-from ups.distributed.parallel import parallelise, replicas_agree
+from ups.distributed.parallel import enough_memory, parallelise, replicas_agree
 from ups.distributed.runtime import Runtime
 from ups.distributed.saver import Checkpoints, NotSaved
 from ups.distributed.vote import Ballot, Voting, is_out_of_memory
@@ -95,18 +95,19 @@ class Trainer:
         # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
         self._indices(config.steps)
         self.dtype = torch.float64 if config.precision == "float64" else torch.float32
-        runtime.crumb.mark("data")
-        self.resident = place(stores, runtime, self.dtype)
+        with enough_memory(runtime.device):
+            runtime.crumb.mark("data")
+            self.resident = place(stores, runtime, self.dtype)
+            runtime.crumb.mark("shard")
+            model = model.to(runtime.device)
+            self.stage = OperatorStage(model.double() if self.dtype == torch.float64 else model, config.noise)
+            self.model = self.stage.modules()
+            self.optimiser, self.reduction = parallelise(
+                self.model, runtime, config.precision, lambda module: build_optimiser(module, config)
+            )
+            self.ema = EMA(self.model, config.ema)
         mapped = runtime.device.type == "cuda" and not self.resident
         self.batches = Ahead(self._micro_batches) if mapped else self._micro_batches
-        runtime.crumb.mark("shard")
-        model = model.to(runtime.device)
-        self.stage = OperatorStage(model.double() if self.dtype == torch.float64 else model, config.noise)
-        self.model = self.stage.modules()
-        self.optimiser, self.reduction = parallelise(
-            self.model, runtime, config.precision, lambda module: build_optimiser(module, config)
-        )
-        self.ema = EMA(self.model, config.ema)
         step = Step(self.stage, self.optimiser, self.ema, config.clip, seed)
         self.stepper = captured(step, runtime, lambda reason: events.write("eager", reason=reason))
         self.voting = Voting(runtime)

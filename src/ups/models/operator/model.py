@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -148,7 +149,8 @@ class OperatorModel(nn.Module):
         key = (task, grid.extent, tuple(tuple(p.tolist()) for p in grid.positions), like.device, like.dtype)
         if key not in self._geometries:
             tables = self.architecture.tables
-            self._geometries[key] = Geometry.build(self.frames[task], grid, tables, like.device, like.dtype)
+            with _kept():
+                self._geometries[key] = Geometry.build(self.frames[task], grid, tables, like.device, like.dtype)
         return self._geometries[key]
 
     def fixed(self, task: str, like: Tensor) -> Mapping[str, Float[Tensor, ""]]:
@@ -156,7 +158,8 @@ class OperatorModel(nn.Module):
         key = (task, like.device, like.dtype)
         if key not in self._fixed:
             values = fixed_conditions(self.tasks[task], self.frames[task])
-            self._fixed[key] = {name: like.new_tensor(value) for name, value in values.items()}
+            with _kept():
+                self._fixed[key] = {name: like.new_tensor(value) for name, value in values.items()}
         return self._fixed[key]
 
     def forward(
@@ -211,6 +214,11 @@ class OperatorModel(nn.Module):
         out = self.head(task, features, cell_offsets(geometry.latent, query).to(features), local, grid.dimension)
         factor = wall_factor(boundary, grid.extent, query)
         return out if factor is None else out * factor.to(out)[:, None]
+
+
+def _kept() -> AbstractContextManager[Any]:
+    """Within, tensors are made that autograd may use later, also where inference mode is on now."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def fixed_conditions(task: TaskSpec, frame: Frame) -> dict[str, float]:
