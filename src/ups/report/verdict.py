@@ -86,7 +86,7 @@ def headline(rows: Sequence[SummaryRow]) -> str:
     against_rest = [r for row in judged if (r := ratio(row.ups, row.persistence)) is not None]
     mean = geometric_mean(against_rest)
     if mean is not None and all(r < 1 for r in against_rest):
-        sentence += f" with {number(100 * mean, digits=2)} % of the trivial guess's error"
+        sentence += f" with {number(100 * mean, digits=2)}\N{NO-BREAK SPACE}% of the trivial guess's error"
     elif against_rest:
         worse = [row.task for row in judged if (ratio(row.ups, row.persistence) or 0) >= 1]
         sentence += f" but is no better than the trivial guess on {_named(worse)}"
