@@ -66,10 +66,14 @@ def test_only_deterministic_operations_are_used_when_asked(data: Path, tmp_path:
 
 
 def test_a_model_that_does_not_fit_is_no_bug_of_ours() -> None:
-    with (
-        pytest.raises(UserError, match=r"do not fit on cpu.*choose a smaller operator"),
-        enough_memory(torch.device("cpu")),
-    ):
+    here = torch.device("cpu")
+    with pytest.raises(UserError, match=r"do not fit on cpu.*choose a smaller operator"), enough_memory(here, 0):
         torch.empty(2**50)
-    with pytest.raises(RuntimeError, match="size"), enough_memory(torch.device("cpu")):
+    with pytest.raises(RuntimeError, match="size"), enough_memory(here, 0):
         torch.zeros(2) @ torch.zeros(3)
+
+
+def test_memory_that_is_missing_after_a_crash_is_a_reason_to_try_again() -> None:
+    with pytest.raises(RuntimeError) as missing, enough_memory(torch.device("cpu"), 1):
+        torch.empty(2**50)  # a mistake of the user would end the job
+    assert not isinstance(missing.value, UserError)

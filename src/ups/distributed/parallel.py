@@ -65,12 +65,15 @@ def parallelise(
 
 
 @contextmanager
-def enough_memory(device: torch.device) -> Iterator[None]:
-    """Within, memory that runs out is the user's to find, not a bug: nothing has been trained yet."""
+def enough_memory(device: torch.device, attempt: int) -> Iterator[None]:
+    """Within, memory that runs out is the user's to find, not a bug: nothing has been trained yet.
+
+    After a restart it may be what died that still holds the memory: that is raised as it is, and tried again.
+    """
     try:
         yield
     except Exception as error:
-        if not is_out_of_memory(error):
+        if attempt or not is_out_of_memory(error):
             raise
         free = (
             f"{torch.cuda.mem_get_info(device)[0] / 2**30:.1f} GiB are free"

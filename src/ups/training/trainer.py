@@ -95,7 +95,7 @@ class Trainer:
         # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
         self._indices(config.steps)
         self.dtype = torch.float64 if config.precision == "float64" else torch.float32
-        with enough_memory(runtime.device):
+        with enough_memory(runtime.device, runtime.ranks.attempt):
             runtime.crumb.mark("data")
             self.resident = place(stores, runtime, self.dtype)
             runtime.crumb.mark("shard")
