@@ -16,7 +16,8 @@ iterations cost 5 · 2 m² (2 n + m) operations a matrix, m ≤ n, whatever the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,16 +77,21 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One step of every parameter that has a gradient."""
+        works: list[Callable[[], None]] = []
         for group in self.param_groups:
             touched = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not group["orthogonal"]:
-                self._adamw(group, touched)
+                works.append(partial(self._adamw, group, touched))
                 continue
             alike: dict[tuple, list[nn.Parameter]] = {}
             for parameter in touched:
                 alike.setdefault(_kind(parameter), []).append(parameter)
-            for parameters in alike.values():
-                self._muon(group, parameters)
+            works += [partial(self._muon, group, parameters) for parameters in alike.values()]
+        if self.param_groups[0]["capturable"]:
+            _branches(works)
+        else:
+            for work in works:
+                work()
 
     def _muon(self, group: dict[str, Any], parameters: Sequence[nn.Parameter]) -> None:
         """One step of parameters of the same shape, of which each rank holds the same part."""
@@ -127,6 +133,21 @@ class Muon(torch.optim.Optimizer):
             eps=group["eps"],
             maximize=False,
         )
+
+
+def _branches(works: Iterable[Callable[[], None]]) -> None:
+    """Each as a branch of the graph that is being captured: small products of different shapes leave most of a GPU idle,
+    and a replay computes them at the same time.
+    """
+    here = torch.cuda.current_stream()
+    sides = []
+    for work in works:
+        sides.append(torch.cuda.Stream())
+        sides[-1].wait_stream(here)
+        with torch.cuda.stream(sides[-1]):
+            work()
+    for side in sides:
+        here.wait_stream(side)
 
 
 def _kind(parameter: Tensor) -> tuple:
