@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,19 @@ def test_the_same_model_is_counted_alike_however_it_is_run(benched):
     rows = json.loads((benched / "advection.json").read_text())["contestants"]
     assert rows["ours"]["throughput"]["counts"] == rows["eager"]["throughput"]["counts"]
     assert rows["ours"]["parameters"] == rows["eager"]["parameters"]
+
+
+def test_a_model_may_have_a_batch_size_of_its_own(benched, tmp_path):
+    def pairs(task):
+        return replace(task, models={**task.models, "fno": replace(task.models["fno"], batch_size=2)})
+
+    arguments = ARGUMENTS | {"only": ["ours", "fno_usual"], "change": lambda task: pairs(tiny())}
+    assert measure(**arguments, seconds=0, out=tmp_path) == 0
+    mine, other = (json.loads((folder / "advection.json").read_text())["contestants"] for folder in (tmp_path, benched))
+    flop = {key: mine[key]["throughput"]["counts"]["flop"] / other[key]["throughput"]["counts"]["flop"] for key in mine}
+    assert flop == {"ours": 1, "fno_usual": pytest.approx(0.5, rel=0.05)}
+    speed = mine["fno_usual"]["throughput"]
+    assert speed["samples_per_second"] == pytest.approx(2 / speed["step_seconds"])
 
 
 def test_solvers_are_compared_on_the_same_trajectories(benched):

@@ -12,7 +12,7 @@ import json
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -140,7 +140,10 @@ class _Bench:
         done = self.record.row(entry.key).get("runs", {})
         return [seed for seed in self.options.seeds if str(seed) not in done]
 
-    def _setting(self, data: Data, seed: int, steps: int) -> Setting:
+    def _setting(self, entry: Entry, data: Data, seed: int, steps: int) -> Setting:
+        size = self.task.batch(entry.model)
+        if size != self.task.batch_size:
+            data = replace(data, task=replace(self.task, batch_size=size))
         return Setting(data, self.runtime, seed, steps, self.work)
 
     def _time(self, entries: Sequence[Entry], data: Data) -> None:
@@ -156,7 +159,7 @@ class _Bench:
             done = 0
             for entry in entries:
                 with self._guarded(entry):
-                    setting = self._setting(data, self.options.seeds[0], FOREVER)
+                    setting = self._setting(entry, data, self.options.seeds[0], FOREVER)
                     running[entry] = throughput.begin(lambda e=entry, s=setting: e.make(s), device)
                 done += 1
                 progress.update(done, entry.title)
@@ -171,7 +174,7 @@ class _Bench:
                 counts = timing.contestant.count()
                 row = self.record.row(entry.key)
                 row["parameters"] = _real_numbers(timing.contestant.module)
-                row["throughput"] = throughput.result(timing, self.task.batch_size, counts, measured)
+                row["throughput"] = throughput.result(timing, self.task.batch(entry.model), counts, measured)
                 timing.contestant.close()
         running.clear()
         _release()
@@ -182,7 +185,7 @@ class _Bench:
             return
         with self._guarded(entry):
             steps = accuracy.steps_for(self.options.seconds, row["throughput"])
-            contestant = entry.make(self._setting(data, seed, steps))
+            contestant = entry.make(self._setting(entry, data, seed, steps))
             try:
                 result, model = accuracy.trained(contestant, data, f"{entry.title} on {self.task.name}", steps)
                 if entry.key in ROLLED and "rollouts" not in row:

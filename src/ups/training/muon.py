@@ -136,8 +136,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def _branches(works: Iterable[Callable[[], None]]) -> None:
-    """Each as a branch of the graph that is being captured: small products of different shapes leave most of a GPU idle,
-    and a replay computes them at the same time.
+    """Each as a branch of the graph that is being captured: a replay computes them at the same time, where one of
+    these small products after the other would leave most of a GPU idle.
     """
     here = torch.cuda.current_stream()
     sides = []
