@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.bench.ceilings import synchronise
 from ups.bench.tasks import DATA_SEED, Task
 from ups.data.header import Described
 from ups.data.splits import Splits, check_disjoint
@@ -63,7 +64,9 @@ class Held(Described):
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """One benchmark's data. `seconds` is what the solver took to make them."""
+    """One benchmark's data. `seconds` is what it took to make them, `solver_seconds` what the solver took for one
+    trajectory in the fastest of its chunks.
+    """
 
     task: Task
     learned: Learned
@@ -73,6 +76,7 @@ class Data:
     test: Batch
     test_ids: range
     seconds: float
+    solver_seconds: float
 
     @cached_property
     def fields(self) -> Float[Tensor, "N T *space C"]:
@@ -83,7 +87,7 @@ class Data:
 def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
     """Make the data of a task; the store that the Trainer reads lies in `folder`."""
     began = time.perf_counter()
-    values = solved(task, range(task.train + task.validation + task.test), runtime)
+    values, fastest = solved(task, range(task.train + task.validation + task.test), runtime)
     seconds = time.perf_counter() - began
     spec = task_spec(task)
     grid = Grid.cell_centred((task.points,) * spec.dimension, task.solver.grid.extent)
@@ -111,6 +115,7 @@ def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
         test=read_all(parts[2]),
         test_ids=range(ends[2], ends[3]),
         seconds=seconds,
+        solver_seconds=fastest,
     )
 
 
@@ -118,18 +123,22 @@ def task_spec(task: Task) -> TaskSpec:
     return replace(task.solver.task(), dt=task.dt, latent_spacing=task.latent_spacing)
 
 
-def solved(task: Task, ids: range, runtime: Runtime) -> Float[Tensor, "N T *space C"]:
-    """The given trajectories on the stored grid, in the host's memory."""
+def solved(task: Task, ids: range, runtime: Runtime) -> tuple[Float[Tensor, "N T *space C"], float]:
+    """The given trajectories on the stored grid, in the host's memory; the solver's seconds for one, at best."""
     rows = min(_CHUNK[runtime.device.type], max(1, _CELLS // math.prod(task.solver.grid.shape)))
     spec = task.solver.task()
     out = torch.empty(len(ids), task.frames, *(task.points,) * spec.dimension, len(task.solver.channels))
+    fastest = math.inf
     with Progress(f"solving {task.name}", total=len(ids), unit="trajectories") as progress:
         for lo in range(0, len(ids), rows):
+            began = time.perf_counter()
             part = task.solver.solve(DATA_SEED, ids[lo : lo + rows], task.times, runtime.device)
+            synchronise(runtime.device)
+            fastest = min(fastest, (time.perf_counter() - began) / len(part))
             out[lo : lo + rows] = averaged(task.solver, part.values, task.points)
             progress.update(min(lo + rows, len(ids)))
             runtime.check_stop("results of finished contestants are kept")
-    return out
+    return out, fastest
 
 
 def averaged(solver: Equation, values: Float[Tensor, "N T *space C"], points: int) -> Float[Tensor, "N T *space2 C"]:

@@ -135,7 +135,7 @@ TASKS = {
             latent_spacing=1 / 32,
         ),
         # Viscous and subsonic, so smooth: two points a latent cell lose nothing and make a rollout four times as cheap.
-        # Solving a trajectory takes about a fifth of a second on a large GPU: there are few.
+        # Solving a trajectory takes almost a second on a large GPU: there are few.
         Task(
             name="compressible_2d",
             solver=Compressible2D(points=128, eta=0.01, zeta=0.01, mach=0.1),
@@ -143,7 +143,7 @@ TASKS = {
             first=0.0,
             dt=0.05,
             frames=21,
-            train=240,
+            train=96,
             validation=16,
             test=64,
             models={
