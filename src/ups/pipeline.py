@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import numpy as np
 
 from ups.config.load import config_hash, load_config
 from ups.config.schema import RunConfig
+from ups.data.known import remembered
 from ups.data.sampler import check_ranks
-from ups.data.sources import Source, open_source
+from ups.data.sources import Source, check_source, open_source
 from ups.distributed import checkpoint, crash
 from ups.distributed.breadcrumb import Breadcrumb
 from ups.distributed.launch import refuse_launchers, train_on_ranks
@@ -147,29 +149,12 @@ def _timed_data(
 def _data(
     runtime: Runtime, config: RunConfig, directory: Path, workers: int = 1
 ) -> tuple[dict[str, Prepared], dict[str, Source]]:
-    """Make or open every task's data, then statistics and the store, which `workers` processes build."""
+    """Make or open every task's data and check them, then statistics and the store, which `workers` processes build."""
     sources, tasks = {}, {}
-    for number, (name, task) in enumerate(config.tasks.items()):
-        with _displays("making", "trajectories") as show:
-
-            def report(label: str, done: int, total: int, show=show) -> None:
-                show(label, done, total)
-                runtime.crumb.mark("data")
-                runtime.check_stop(f"{done} of {total} trajectories of {label} are kept in {directory}")
-
-            sources[name] = runtime.in_turn(
-                f"open {name}",
-                lambda name=name, task=task, number=number, report=report: open_source(
-                    name,
-                    task,
-                    config.data,
-                    directory / "data",
-                    config.seed + 1000 * number,
-                    report,
-                    check=runtime.rank == 0,
-                ),
-            )
-        with _displays("storing", "MB", 10**6) as show:
+    with _displays() as show:
+        for number, (name, task) in enumerate(config.tasks.items()):
+            opened = partial(_opened, runtime, config, directory, name, number, show)
+            sources[name] = runtime.in_turn(f"open {name}", opened)
             tasks[name] = prepare(
                 runtime,
                 sources[name],
@@ -178,29 +163,55 @@ def _data(
                 directory / "store",
                 config.data.store,
                 workers,
-                show,
+                lambda label, done, total: show(f"measuring {label}", done, total),
+                lambda label, done, total: show(f"storing {label}", done, total, "MB", 10**6),
             )
-        runtime.check_stop(f"the data of {name} are kept in {directory}")
+            runtime.check_stop(f"the data of {name} are kept in {directory}")
     return tasks, sources
 
 
+def _opened(
+    runtime: Runtime, config: RunConfig, directory: Path, name: str, number: int, show: Callable[..., None]
+) -> Source:
+    """One task's data, made or opened; rank 0 also checks them, unless it did before."""
+
+    def making(label: str, done: int, total: int) -> None:
+        show(f"making {label}", done, total)
+        runtime.crumb.mark("data")
+        runtime.check_stop(f"{done} of {total} trajectories of {label} are kept in {directory}")
+
+    def checking(label: str, done: int, total: int) -> None:
+        show(f"checking {label}", done, total)
+        runtime.crumb.mark("data")
+        runtime.check_stop(f"the data of {name} will be checked from the first trajectory on")
+
+    seed = config.seed + 1000 * number
+    source = open_source(name, config.tasks[name], config.data, directory / "data", seed, making)
+    if runtime.rank == 0:
+        data = [source.train, source.validation, *source.tests.values()]
+        kept = directory / "store" / f"{name}.checked.json"
+        remembered(kept, data, repr(source.spec), lambda: check_source(source, checking))
+    return source
+
+
 @contextmanager
-def _displays(verb: str, unit: str, size: int = 1) -> Iterator[Callable[[str, int, int], None]]:
-    """One display after another: what is being made gets its own when its first parts are reported, counted in units
-    of `size`.
+def _displays() -> Iterator[Callable[..., None]]:
+    """One display after another: what is worked on gets its own when its first parts are reported, counted in units
+    of `size`. What was there already, or is done at once, gets none.
     """
     with ExitStack() as stack:
-        current: dict[str, Progress] = {}
+        current: list[Progress] = []
 
-        def show(label: str, done: int, total: int) -> None:
+        def show(title: str, done: int, total: int, unit: str = "trajectories", size: int = 1) -> None:
             done, total = -(-done // size), -(-total // size)
-            if label not in current and done < total:  # else it was there already
+            same = current and (current[0].title, current[0].total) == (title, total) and current[0].done <= done
+            if not same:
                 stack.close()
                 current.clear()
-                display = Progress(f"{verb} {label}", total=total, unit=unit, start=done)
-                current[label] = stack.enter_context(display)
-            if label in current:
-                current[label].update(done)
+                if done < total:
+                    current.append(stack.enter_context(Progress(title, total=total, unit=unit, start=done)))
+            if current:
+                current[0].update(done)
 
         yield show
 

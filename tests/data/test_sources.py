@@ -51,8 +51,9 @@ UNTOLD = replace(TOLD, parameters=())
 def test_whole_trajectories_are_read_by_their_bytes(monkeypatch):
     data = Counted([0.4] * 10, 0.4)
     monkeypatch.setattr(pieces, "READ_BYTES", 3 * 4 * 8 * 4)  # three trajectories
-    _read_through(data)
-    assert data.reads == [3, 3, 3, 1]
+    told: list[tuple[int, int]] = []
+    _read_through(data, lambda done, total: told.append((done, total)))
+    assert data.reads == [3, 3, 3, 1] and told == [(3, 10), (6, 10), (9, 10), (10, 10)]
     monkeypatch.setattr(pieces, "READ_BYTES", 1)  # a trajectory that is larger is read alone
     data.reads.clear()
     _read_through(data)

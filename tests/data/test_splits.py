@@ -69,7 +69,8 @@ class Changed:
     """A dataset whose batches lost or changed some conditions."""
 
     def __init__(self, dataset, **conditions):
-        self.dataset, self.conditions, self.task = dataset, conditions, dataset.task
+        self.dataset, self.conditions = dataset, conditions
+        self.task, self.header = dataset.task, dataset.header
 
     def __len__(self):
         return len(self.dataset)

@@ -126,6 +126,8 @@ def test_a_parameter_in_another_precision_is_the_same_parameter(tmp_path):
     dataset = open_dataset(generate(Advection(points=8, beta=0.1, frames=2), 2, 0, tmp_path / "a.hdf5"))
 
     class Single:
+        header = dataset.header
+
         def __len__(self):
             return len(dataset)
 

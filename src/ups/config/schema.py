@@ -125,7 +125,7 @@ class TrainingConfig(Strict):
     precision: Literal["float32", "float64", "bfloat16"] = Field(
         default="float32",
         description="bfloat16: attention and the blocks' products but the spectral ones; all else is float32. It is "
-        "for wide pdet_stack; spectral loses about 5 % of its accuracy",
+        "for wide pdet_stack; with spectral it may cost a few per cent of the accuracy",
     )
     validate_every: Positive = 500
     checkpoint_every: Positive = 500

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ups.fields import Dataset
 
 READ_BYTES = 1 << 28  # of one read: 256 MiB, or one trajectory where it is larger
 
 
-def pieces(dataset: Dataset, frames: int) -> Iterator[range]:
-    """All trajectories in order, as runs of which `frames` frames each are to be read at once."""
+def pieces(dataset: Dataset, frames: int, tick: Callable[[int, int], None] | None = None) -> Iterator[range]:
+    """All trajectories in order, as runs of which `frames` frames each are to be read at once.
+
+    Whenever one has been dealt with, `tick` is told how many trajectories are done, and of how many.
+    """
     header = dataset.header
     changing = len(header.channels) + sum(header.forcings.values())
     fields = frames * changing + len(header.static) + len(header.forcings)
     step = max(1, READ_BYTES // (header.dtype.itemsize * max(1, fields * math.prod(header.grid.shape))))
     for first in range(0, len(dataset), step):
-        yield range(first, min(first + step, len(dataset)))
+        rows = range(first, min(first + step, len(dataset)))
+        yield rows
+        if tick is not None:
+            tick(rows.stop, len(dataset))

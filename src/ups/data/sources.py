@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
 from ups.data.pieces import pieces
 from ups.data.sampler import mix
-from ups.data.splits import Splits, check_disjoint, split
+from ups.data.splits import Splits, Tick, check_disjoint, split
 from ups.data.tasks import register, task, task_from_mapping
 from ups.data.views import pdebench_view
 from ups.equations import Equation
@@ -40,13 +41,8 @@ class Source:
     solvers: tuple[tuple[Equation, Dataset], ...] = ()
 
 
-def open_source(
-    name: str, config: TaskConfig, data: DataConfig, folder: Path, seed: int, report: Report, *, check: bool = True
-) -> Source:
-    """Make or open the data of one task. `folder` is where made data lie if the configuration names no root.
-
-    `check` reads everything once, to find damage and leakage before they cost anything; one rank doing so is enough.
-    """
+def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, seed: int, report: Report) -> Source:
+    """Make or open the data of one task. `folder` is where made data lie if the configuration names no root."""
     root = Path(data.root).expanduser() if data.root else folder
     source = _made(name, config, data, root, seed, report) if config.make else _opened(name, config, root)
     # Published flows come in periodic and in open boxes: what holds at the walls is the data's to say.
@@ -62,14 +58,23 @@ def open_source(
         if float((times.diff() - dt).abs().max()) > 1e-4 * dt:
             raise UserError(f"task {name!r}: frames are not equally spaced in time; resample the data to equal steps")
         spec = replace(spec, dt=dt)
-    if check:
-        for view, test in source.tests.items():
-            check_disjoint(Splits(source.train, source.validation, test))
-            _check_conditions(view, spec, test)
-            _read_through(test)
-        _read_through(source.validation)
-        _check_conditions(name, spec, source.train)
     return replace(source, spec=spec)
+
+
+def check_source(source: Source, report: Report) -> None:
+    """Read everything once, to find damage and leakage before they cost anything; one rank doing so is enough.
+
+    Readers refuse NaN and damage when they read. Training fields are not read here: statistics will.
+    """
+    spec = source.spec
+    for view, test in source.tests.items():
+        tick = partial(report, view)
+        check_disjoint(Splits(source.train, source.validation, test), tick)
+        _check_conditions(view, spec, test, tick)
+        _read_through(test, tick)
+    tick = partial(report, spec.name)
+    _read_through(source.validation, tick)
+    _check_conditions(spec.name, spec, source.train, tick)
 
 
 def _made(name: str, config: TaskConfig, data: DataConfig, root: Path, seed: int, report: Report) -> Source:
@@ -128,13 +133,12 @@ def _opened(name: str, config: TaskConfig, root: Path) -> Source:
     )
 
 
-def _read_through(dataset: Dataset) -> None:
-    """Readers refuse NaN and damage when they read: find it now, not after training. Training data are read anyway."""
-    for rows in pieces(dataset, len(dataset.times)):
+def _read_through(dataset: Dataset, tick: Tick | None = None) -> None:
+    for rows in pieces(dataset, len(dataset.times), tick):
         dataset.read(rows, slice(None))
 
 
-def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset) -> None:
+def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset, tick: Tick | None = None) -> None:
     """A parameter the model is not told of must not vary: it could not know which equation it solves."""
     if dataset.channels != spec.channel_names:
         raise UserError(f"{name}: the data have channels {dataset.channels}, task {spec.name!r} {spec.channel_names}")
@@ -144,7 +148,7 @@ def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset) -> None:
             raise UserError(f"{name}: the data do not say the parameter {parameter!r} of task {spec.name!r}")
     unsure = [parameter for parameter, value in known.items() if value is None and parameter not in spec.parameters]
     first: dict[str, float] = {}
-    for rows in pieces(dataset, 1) if unsure else ():
+    for rows in pieces(dataset, 1, tick) if unsure else ():
         parameters = dataset.read(rows, slice(0, 1)).parameters
         for parameter in unsure:
             values = parameters[parameter]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import NamedTuple
 
 from torch import Tensor
 
 from ups.data.joined import Joined, Subset
+from ups.data.pieces import pieces
 from ups.errors import UserError
 from ups.fields import Batch, Dataset
 
-_CHUNK = 64
+Tick = Callable[[int, int], None]
 
 
 class Splits(NamedTuple):
@@ -45,12 +46,13 @@ def split(dataset: Dataset, test: float = 0.1, validation: float = 0.1) -> Split
     )
 
 
-def content_hashes(dataset: Dataset) -> list[str]:
+def content_hashes(dataset: Dataset, tick: Tick | None = None) -> list[str]:
     """A hash of what each trajectory is made from: initial frame, static fields, forcings, parameters.
 
     A steady problem's first frame is its solution. Precision does not count: float64 data hash as their float32 copy.
+    `tick` is told how many trajectories are done, and of how many.
     """
-    return [content_hash(batch, row) for batch, row in _rows(dataset)]
+    return [content_hash(batch, row) for batch, row in _rows(dataset, tick)]
 
 
 def content_hash(batch: Batch, row: int) -> str:
@@ -70,13 +72,15 @@ def _single(values: Tensor) -> bytes:
     return (values.float() + 0.0).contiguous().numpy().tobytes()
 
 
-def check_disjoint(splits: Splits) -> None:
+def check_disjoint(splits: Splits, tick: Tick | None = None) -> None:
     """Refuse splits that share a trajectory, whatever files they came from.
 
     Two are the same if their first frames are and no static field, forcing or parameter that both name differs: a copy
-    may have lost conditions on its way through a layout that has no place for them.
+    may have lost conditions on its way through a layout that has no place for them. `tick` is told how many
+    trajectories of a split are done, and of how many.
     """
-    starts = {name: [_starts(batch, row) for batch, row in _rows(data)] for name, data in splits._asdict().items()}
+    sets = splits._asdict()
+    starts = {name: [_starts(batch, row) for batch, row in _rows(data, tick)] for name, data in sets.items()}
     for (one, first), (other, second) in combinations(starts.items(), 2):
         shared = sorted(set(first[0]) & set(second[0])) if first and second else []
         seen: dict[tuple[bytes, ...], int] = {}
@@ -91,10 +95,10 @@ def check_disjoint(splits: Splits) -> None:
                 )
 
 
-def _rows(dataset: Dataset) -> Iterator[tuple[Batch, int]]:
+def _rows(dataset: Dataset, tick: Tick | None) -> Iterator[tuple[Batch, int]]:
     """Every trajectory's first frame, as a row of a batch."""
-    for start in range(0, len(dataset), _CHUNK):
-        batch = dataset.read(range(start, min(start + _CHUNK, len(dataset))), slice(0, 1))
+    for rows in pieces(dataset, 1, tick):
+        batch = dataset.read(rows, slice(0, 1))
         yield from ((batch, row) for row in range(len(batch)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -97,8 +97,8 @@ class _Sums:
         return [math.fsum(sums) / len(sums) for sums in self.differences]
 
 
-def statistics(dataset: Dataset, spec: TaskSpec) -> Statistics:
-    """One streaming pass in float64. Give it the training split only."""
+def statistics(dataset: Dataset, spec: TaskSpec, tick: Callable[[int, int], None] | None = None) -> Statistics:
+    """One streaming pass in float64, trajectories told to `tick`. Give it the training split only."""
     if len(dataset) == 0:
         raise UserError(f"{spec.name}: no trajectories to take statistics of; the training split is empty")
     if dataset.channels != spec.channel_names:
@@ -107,7 +107,7 @@ def statistics(dataset: Dataset, spec: TaskSpec) -> Statistics:
     strides = tuple(2**i for i in range(frames.bit_length()) if 2 * 2**i <= frames)
     channels = [_Sums(strides) for _ in spec.channels]
     static: dict[str, _Sums] = {}
-    for rows in pieces(dataset, frames):
+    for rows in pieces(dataset, frames, tick):
         batch = dataset.read(rows, slice(None))
         values = batch.values.cpu().numpy()
         for row in range(len(batch)):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ups.data.normalise import Normaliser
 from ups.data.sampler import TaskIndices
-from ups.data.splits import content_hashes
+from ups.data.splits import Tick, content_hashes
 from ups.errors import UserError
 from ups.fields import Batch, Dataset
 from ups.store.build import build, rewrite
@@ -162,10 +162,10 @@ def field_arrays(dataset: Dataset, normaliser: Normaliser, dtype: str = "float32
     return {name: _Rows(dataset, normaliser, name, shape, kind) for name, (shape, kind) in arrays.items()}
 
 
-def store_key(dataset: Dataset, normaliser: Normaliser, dtype: str = "float32") -> str:
+def store_key(dataset: Dataset, normaliser: Normaliser, dtype: str = "float32", tick: Tick | None = None) -> str:
     """Data fingerprint, statistics and how they become numbers: the same numbers, or another key."""
     spec = normaliser.spec
     columns = [spec.parameters, spec.static]  # stored side by side, without their names
     codec = [CODEC, dtype, [(channel.name, channel.transform) for channel in spec.channels], columns]
-    content = [content_hashes(dataset), normaliser.statistics.to_dict(), codec]
+    content = [content_hashes(dataset, tick), normaliser.statistics.to_dict(), codec]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,15 @@ from typing import Any
 import torch
 
 from ups.config.schema import FNOConfig, RunConfig, TrainingConfig
+from ups.data.known import remembered
+from ups.data.pieces import pieces
 from ups.data.sampler import sampling_shares
-from ups.data.sources import Source
+from ups.data.sources import Report, Source
+from ups.data.splits import Tick
 from ups.data.statistics import statistics
 from ups.distributed.runtime import Runtime
 from ups.durable import write
-from ups.fields import Batch
+from ups.fields import Batch, Dataset
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.rollout.predict import read_all, rollout, steady
@@ -57,34 +61,43 @@ def prepare(
     folder: Path,
     dtype: str = "float32",
     workers: int = 1,
-    show: Callable[[str, int, int], None] | None = None,
+    measured: Report = lambda task, done, total: None,
+    stored: Report = lambda task, done, total: None,
 ) -> Prepared:
     """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen.
 
-    Rank 0 computes; all ranks, or the worker processes of a single one, build; every rank maps the same files. `show`
-    is told the task, bytes done and bytes in all.
+    Rank 0 computes, or finds what it computed for the same data; all ranks, or the worker processes of a single one,
+    build; every rank maps the same files. `measured` is told the task and its trajectories done and in all, `stored`
+    the same in bytes.
     """
     spec = source.spec
     path = folder / spec.name
 
     def built(done: int, total: int) -> None:
         runtime.crumb.mark("data")
-        if show is not None:
-            show(spec.name, done, total)
+        stored(spec.name, done, total)
         runtime.check_stop(f"{done} of {total} bytes of the store of {spec.name} are kept in {folder}")
 
-    def learn() -> tuple[dict[str, Any], str]:
-        seen = source.train.read(range(len(source.train)), slice(0, 1)).parameters
+    def read(done: int, total: int) -> None:
+        runtime.crumb.mark("data")
+        measured(spec.name, done, total)
+        runtime.check_stop(f"the statistics of {spec.name} will be computed from the first trajectory on")
+
+    def learn() -> list[Any]:
         learned = Learned(
             spec=spec,
             grid=source.train.grid,
-            statistics=statistics(source.train, spec),
-            ranges={name: (float(seen[name].min()), float(seen[name].max())) for name in spec.parameters},
+            statistics=statistics(source.train, spec, read),
+            ranges=_ranges(source.train, spec.parameters, read),
             leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
         )
-        return learned.to_dict(), store_key(source.train, learned.normaliser, dtype)
+        return [learned.to_dict(), store_key(source.train, learned.normaliser, dtype, read)]
 
-    described, key = runtime.from_first(f"prepare {spec.name}", learn)
+    asked = [repr(spec), sorted(strides), dtype]
+    described, key = runtime.from_first(
+        f"prepare {spec.name}",
+        lambda: remembered(folder / f"{spec.name}.learned.json", [source.train], asked, learn),
+    )
     learned = Learned.from_dict(described)
     arrays = field_arrays(source.train, learned.normaliser, dtype)
     build_on_ranks(runtime, path, key, arrays, built, workers)
@@ -93,6 +106,15 @@ def prepare(
     fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
     runtime.agree(f"validation data of {spec.name}", fingerprint, "give every node the same data files")
     return Prepared(learned, store, validation, share)
+
+
+def _ranges(dataset: Dataset, names: Sequence[str], tick: Tick) -> dict[str, tuple[float, float]]:
+    """The smallest and largest value of each parameter."""
+    found: dict[str, tuple[float, float]] = {name: (math.inf, -math.inf) for name in names}
+    for rows in pieces(dataset, 1, tick) if names else ():
+        seen = dataset.read(rows, slice(0, 1)).parameters
+        found = {n: (min(lo, float(seen[n].min())), max(hi, float(seen[n].max()))) for n, (lo, hi) in found.items()}
+    return found
 
 
 def validator(
