@@ -31,7 +31,7 @@ from ups.models.precision import product
 
 FLOOR = -60.0
 """σ is zero to all digits below; from −87 on it, and its slope, would be denormal numbers, which make products on a CPU
-several times slower. Muon's larger weights lead there."""
+several times slower. Muon's larger weights lead there. A GPU does not mind them, and is spared the passes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,5 +156,5 @@ class SpectralBlock(nn.Module):
                 parts += neighbours(h, axis, bases.boundary)
                 weights.append(self.stencil[AXES[axis]])
         inner = product(torch.cat(parts, -1), torch.cat(weights).T, self.inner.bias, self.products)
-        active = F.silu(inner.clamp_min(FLOOR))
+        active = F.silu(inner.clamp_min(FLOOR) if inner.device.type == "cpu" else inner)
         return torch.addcmul(x, 1 + gate, product(active, self.outer.weight, self.outer.bias, self.products))
