@@ -128,7 +128,7 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
 
 
 def _timed_data(
-    runtime: Runtime, config: RunConfig, directory: Path, workers: int = 1
+    runtime: Runtime, config: RunConfig, directory: Path, workers: int | None = None
 ) -> tuple[dict[str, Prepared], dict[str, Source]]:
     """`_data`, its seconds added up over interruptions."""
     began = time.monotonic()
@@ -147,7 +147,7 @@ def _timed_data(
 
 
 def _data(
-    runtime: Runtime, config: RunConfig, directory: Path, workers: int = 1
+    runtime: Runtime, config: RunConfig, directory: Path, workers: int | None = None
 ) -> tuple[dict[str, Prepared], dict[str, Source]]:
     """Make or open every task's data and check them, then statistics and the store, which `workers` processes build."""
     sources, tasks = {}, {}

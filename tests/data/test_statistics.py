@@ -3,15 +3,17 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
 from ups.data import pieces
+from ups.data.generate import generate
+from ups.data.open import open_dataset
 from ups.data.statistics import Statistics, statistics
-from ups.equations import Darcy
+from ups.equations import Compressible1D, Darcy
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Header, TaskSpec
 
@@ -92,6 +94,20 @@ def test_neither_chunks_nor_order_change_a_digit(monkeypatch):
         monkeypatch.setattr(pieces, "READ_BYTES", trajectories * 5 * 16 * 4)
         dataset = InMemory(values, ("u",), {})
         assert statistics(dataset, task) == expected and dataset.most == min(trajectories, 23)
+
+
+def test_worker_processes_find_the_same_digits_and_name_the_same_mistakes(tmp_path, monkeypatch):
+    equation = Compressible1D(points=16, frames=3, duration=0.1)
+    data = open_dataset(generate(equation, 11, 0, tmp_path / "gas.hdf5"))
+    monkeypatch.setattr(pieces, "READ_BYTES", 2 * 3 * 3 * 16 * 4)  # two trajectories
+    told: list[tuple[int, int]] = []
+    found = statistics(data, equation.task(), lambda done, total: told.append((done, total)), workers=3)
+    assert found == statistics(data, equation.task())
+    assert len(told) == 6 and told[-1] == (11, 11)
+    velocity = Channel("Vx", "log")  # negative somewhere
+    wrong = replace(equation.task(), channels=(*equation.task().channels[:2], velocity))
+    with pytest.raises(UserError, match=r"channel 'Vx' of trajectory \d+ has the value -.*its transform is log"):
+        statistics(data, wrong, workers=3)
 
 
 def test_components_of_a_vector_share_one_scale():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import yaml
 
 from ups import durable
 from ups.data.well_tree import STATISTICS as KINDS
-from ups.data.workers import worker_pool
+from ups.data.workers import in_workers
 from ups.errors import UserError
 from ups.fields import Dataset
 
@@ -45,7 +45,7 @@ def moments(dataset: Dataset, workers: int = 1, progress: Progress | None = None
         raise UserError(f"{dataset.task}: there are no trajectories to take statistics of")
     sums: dict[str, list[np.ndarray]] = {}
     pieces = list(_pieces(dataset))
-    for done, found in enumerate(_each(dataset, pieces, min(workers, len(pieces)))):
+    for done, (_, found) in enumerate(in_workers(partial(_sums, dataset), pieces, min(workers, len(pieces)))):
         for name, array in found.items():
             sums.setdefault(name, []).append(array)
         if progress is not None:
@@ -72,19 +72,9 @@ def _pieces(dataset: Dataset) -> Iterator[tuple[range, slice]]:
             yield range(row, row + 1), slice(first, min(first + step, frames))
 
 
-def _each(dataset: Dataset, pieces: Sequence[tuple[range, slice]], workers: int) -> Iterator[_Sums]:
-    if workers == 1:
-        for rows, frames in pieces:
-            yield _sums(dataset, rows, frames)
-        return
-    with worker_pool(workers) as pool:
-        futures = [pool.submit(_sums, dataset, rows, frames) for rows, frames in pieces]
-        for future in as_completed(futures):
-            yield future.result()
-
-
-def _sums(dataset: Dataset, rows: range, frames: slice) -> _Sums:
+def _sums(dataset: Dataset, piece: tuple[range, slice]) -> _Sums:
     """A piece's sums. One frame more is read where there is one, for the change to it."""
+    rows, frames = piece
     more = slice(frames.start, min(frames.stop + 1, len(dataset.times)))
     batch = dataset.read(rows, more)
     length = frames.stop - frames.start

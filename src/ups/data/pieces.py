@@ -10,15 +10,25 @@ from ups.fields import Dataset
 READ_BYTES = 1 << 28  # of one read: 256 MiB, or one trajectory where it is larger
 
 
+def total_bytes(dataset: Dataset) -> int:
+    """Of all its fields."""
+    return len(dataset) * _bytes(dataset, len(dataset.times))
+
+
+def _bytes(dataset: Dataset, frames: int) -> int:
+    """Of so many frames of one trajectory, with what does not change."""
+    header = dataset.header
+    changing = len(header.channels) + sum(header.forcings.values())
+    fields = frames * changing + len(header.static) + len(header.forcings)
+    return header.dtype.itemsize * fields * math.prod(header.grid.shape)
+
+
 def pieces(dataset: Dataset, frames: int, tick: Callable[[int, int], None] | None = None) -> Iterator[range]:
     """All trajectories in order, as runs of which `frames` frames each are to be read at once.
 
     Whenever one has been dealt with, `tick` is told how many trajectories are done, and of how many.
     """
-    header = dataset.header
-    changing = len(header.channels) + sum(header.forcings.values())
-    fields = frames * changing + len(header.static) + len(header.forcings)
-    step = max(1, READ_BYTES // (header.dtype.itemsize * max(1, fields * math.prod(header.grid.shape))))
+    step = max(1, READ_BYTES // max(1, _bytes(dataset, frames)))
     for first in range(0, len(dataset), step):
         rows = range(first, min(first + step, len(dataset)))
         yield rows

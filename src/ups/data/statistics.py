@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ups.data.pieces import pieces
+from ups.data.workers import in_workers
 from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
 
@@ -74,6 +76,13 @@ class _Sums:
         self.squares: list[float] = []
         self.differences: list[list[float]] = [[] for _ in strides]
 
+    def extend(self, other: _Sums) -> None:
+        self.means += other.means
+        self.spreads += other.spreads
+        self.squares += other.squares
+        for mine, theirs in zip(self.differences, other.differences, strict=True):
+            mine += theirs
+
     def add(self, values: np.ndarray) -> None:
         mean = float(values.mean())
         self.means.append(mean)
@@ -97,8 +106,12 @@ class _Sums:
         return [math.fsum(sums) / len(sums) for sums in self.differences]
 
 
-def statistics(dataset: Dataset, spec: TaskSpec, tick: Callable[[int, int], None] | None = None) -> Statistics:
-    """One streaming pass in float64, trajectories told to `tick`. Give it the training split only."""
+def statistics(
+    dataset: Dataset, spec: TaskSpec, tick: Callable[[int, int], None] = lambda done, total: None, workers: int = 1
+) -> Statistics:
+    """One streaming pass in float64, by `workers` processes; `tick` is told how many trajectories are done, and of how
+    many. Give it the training split only.
+    """
     if len(dataset) == 0:
         raise UserError(f"{spec.name}: no trajectories to take statistics of; the training split is empty")
     if dataset.channels != spec.channel_names:
@@ -107,22 +120,14 @@ def statistics(dataset: Dataset, spec: TaskSpec, tick: Callable[[int, int], None
     strides = tuple(2**i for i in range(frames.bit_length()) if 2 * 2**i <= frames)
     channels = [_Sums(strides) for _ in spec.channels]
     static: dict[str, _Sums] = {}
-    for rows in pieces(dataset, frames, tick):
-        batch = dataset.read(rows, slice(None))
-        values = batch.values.cpu().numpy()
-        for row in range(len(batch)):
-            for number, channel in enumerate(spec.channels):
-                one = np.ascontiguousarray(values[row, ..., number], dtype=np.float64)
-                if channel.transform == "log":
-                    if not one.min() > 0:
-                        raise UserError(
-                            f"{spec.name}: channel {channel.name!r} of trajectory {rows[row]} has the value "
-                            f"{one.min()}, but its transform is log; use identity or mend the data"
-                        )
-                    one = np.log(one)
-                channels[number].add(one)
-            for name, fields in batch.static.items():
-                static.setdefault(name, _Sums()).add(fields[row].cpu().numpy().astype(np.float64))
+    done = 0
+    for rows, found in in_workers(partial(_sums, dataset, spec, strides), list(pieces(dataset, frames)), workers):
+        for mine, theirs in zip(channels, found[0], strict=True):
+            mine.extend(theirs)
+        for name, theirs in found[1].items():
+            static.setdefault(name, _Sums()).extend(theirs)
+        done += len(rows)
+        tick(done, len(dataset))
     times = dataset.times
     return Statistics(
         task=spec.name,
@@ -132,6 +137,30 @@ def statistics(dataset: Dataset, spec: TaskSpec, tick: Callable[[int, int], None
         channels=_shared_scales(spec, channels),
         static={name: _scale([sums], sums) for name, sums in sorted(static.items())},
     )
+
+
+def _sums(
+    dataset: Dataset, spec: TaskSpec, strides: tuple[int, ...], rows: range
+) -> tuple[list[_Sums], dict[str, _Sums]]:
+    """Those of some trajectories: of each channel, and of each static field."""
+    channels = [_Sums(strides) for _ in spec.channels]
+    static: dict[str, _Sums] = {}
+    batch = dataset.read(rows, slice(None))
+    values = batch.values.cpu().numpy()
+    for row in range(len(batch)):
+        for number, channel in enumerate(spec.channels):
+            one = np.ascontiguousarray(values[row, ..., number], dtype=np.float64)
+            if channel.transform == "log":
+                if not one.min() > 0:
+                    raise UserError(
+                        f"{spec.name}: channel {channel.name!r} of trajectory {rows[row]} has the value "
+                        f"{one.min()}, but its transform is log; use identity or mend the data"
+                    )
+                one = np.log(one)
+            channels[number].add(one)
+        for name, fields in batch.static.items():
+            static.setdefault(name, _Sums()).add(fields[row].cpu().numpy().astype(np.float64))
+    return channels, static
 
 
 def _shared_scales(spec: TaskSpec, sums: list[_Sums]) -> dict[str, Scale]:

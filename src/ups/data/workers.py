@@ -6,11 +6,14 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
 
 import torch
+
+from ups.errors import UserError
 
 
 def worker_pool(workers: int, setup: Callable[..., None] | None = None, *arguments: Any) -> ProcessPoolExecutor:
@@ -28,6 +31,29 @@ def worker_pool(workers: int, setup: Callable[..., None] | None = None, *argumen
     return ProcessPoolExecutor(
         workers, mp_context=context, initializer=_start_worker, initargs=(numbers, setup, arguments)
     )
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_workers(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[tuple[Item, Result]]:
+    """`work` of each item: in this process, or in several and then in any order."""
+    if workers <= 1:
+        for item in items:
+            yield item, work(item)
+        return
+    pool = worker_pool(workers)
+    try:
+        futures = {pool.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a worker process was killed, perhaps for want of memory; start again with fewer workers"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def all_cores() -> int:

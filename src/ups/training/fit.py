@@ -18,11 +18,12 @@ import torch
 
 from ups.config.schema import FNOConfig, RunConfig, TrainingConfig
 from ups.data.known import remembered
-from ups.data.pieces import pieces
+from ups.data.pieces import pieces, total_bytes
 from ups.data.sampler import sampling_shares
 from ups.data.sources import Report, Source
 from ups.data.splits import Tick
 from ups.data.statistics import statistics
+from ups.data.workers import all_cores
 from ups.distributed.runtime import Runtime
 from ups.durable import write
 from ups.fields import Batch, Dataset
@@ -60,18 +61,20 @@ def prepare(
     strides: Mapping[int, float],
     folder: Path,
     dtype: str = "float32",
-    workers: int = 1,
+    workers: int | None = None,
     measured: Report = lambda task, done, total: None,
     stored: Report = lambda task, done, total: None,
 ) -> Prepared:
     """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen.
 
     Rank 0 computes, or finds what it computed for the same data; all ranks, or the worker processes of a single one,
-    build; every rank maps the same files. `measured` is told the task and its trajectories done and in all, `stored`
-    the same in bytes.
+    build; every rank maps the same files. Large data are read by `workers` processes (if not told, one for each
+    gigabyte and core); the result does not depend on it. `measured` is told the task and its trajectories done and in
+    all, `stored` the same in bytes.
     """
     spec = source.spec
     path = folder / spec.name
+    workers = workers or max(1, min(all_cores(), total_bytes(source.train) // 10**9))
 
     def built(done: int, total: int) -> None:
         runtime.crumb.mark("data")
@@ -87,7 +90,7 @@ def prepare(
         learned = Learned(
             spec=spec,
             grid=source.train.grid,
-            statistics=statistics(source.train, spec, read),
+            statistics=statistics(source.train, spec, read, workers),
             ranges=_ranges(source.train, spec.parameters, read),
             leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
         )
