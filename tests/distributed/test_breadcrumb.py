@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -123,6 +124,22 @@ def test_the_culprit_is_the_rank_the_others_wait_for():
     equal = [crumb(0, at=5.0), crumb(1, at=3.0)]
     assert culprit(equal) == equal[1]
     assert culprit([]) is None
+
+
+def test_of_ranks_in_one_collective_the_culprit_is_the_one_that_the_system_holds():
+    """It may have come last: then nobody has been there for a shorter time."""
+    sleepers = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(3)]
+    try:
+        os.kill(sleepers[1].pid, signal.SIGSTOP)
+        os.waitpid(sleepers[1].pid, os.WUNTRACED)
+        equal = [replace(crumb(rank, at=float(rank)), pid=sleeper.pid) for rank, sleeper in enumerate(sleepers)]
+        assert culprit(equal) == equal[1]
+        behind = replace(equal[2], step=4)
+        assert culprit([*equal[:2], behind]) == behind
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
 
 
 def test_a_rank_that_once_waited_long_does_not_stretch_the_deadline():

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ups.distributed.host import is_held
+
 PHASES = (
     "start",
     "init",
@@ -163,7 +165,8 @@ def deadline(crumb: Crumb, seconds: float) -> float:
 
 
 def culprit(crumbs: Iterable[Crumb]) -> Crumb | None:
-    """The rank the others wait for: the lowest (step, phase), the longest there among equals.
+    """The rank the others wait for: the lowest (step, phase); among equals one that the system holds, which may have
+    come last into the collective where all are, else the one that is there longest.
 
     Its `slowest` is the least of all ranks': steps are as long for all, but a rank that once waited for another's
     checkpoint counts that too.
@@ -171,5 +174,7 @@ def culprit(crumbs: Iterable[Crumb]) -> Crumb | None:
     crumbs = list(crumbs)
     if not crumbs:
         return None
-    lowest = min(crumbs, key=lambda crumb: (crumb.order, crumb.time))
+    first = min(crumb.order for crumb in crumbs)
+    equals = [crumb for crumb in crumbs if crumb.order == first]
+    lowest = min(equals, key=lambda crumb: (len(equals) > 1 and not is_held(crumb.pid), crumb.time))
     return replace(lowest, slowest=min(crumb.slowest for crumb in crumbs))

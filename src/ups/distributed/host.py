@@ -59,6 +59,14 @@ def process_use(pid: int) -> tuple[int | None, int | None]:
         return None, None
 
 
+def is_held(pid: int) -> bool:
+    """Whether the system holds a process where it is: stopped by a signal or a debugger, or in a disk's hands."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtD"
+    except (OSError, IndexError):  # it has just died
+        return False
+
+
 def _lines(path: str) -> dict[str, int]:
     """The `name number` lines of one of the kernel's files; nothing where there is no such file."""
     try:
