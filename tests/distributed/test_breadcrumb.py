@@ -126,16 +126,19 @@ def test_the_culprit_is_the_rank_the_others_wait_for():
     assert culprit([]) is None
 
 
-def test_of_ranks_in_one_collective_the_culprit_is_the_one_that_the_system_holds():
-    """It may have come last: then nobody has been there for a shorter time."""
+def test_a_rank_that_is_stopped_is_the_culprit_wherever_it_stands():
+    """It may have come last into the collective where all are, or be ahead of those it still owes a message."""
     sleepers = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(3)]
     try:
         os.kill(sleepers[1].pid, signal.SIGSTOP)
         os.waitpid(sleepers[1].pid, os.WUNTRACED)
         equal = [replace(crumb(rank, at=float(rank)), pid=sleeper.pid) for rank, sleeper in enumerate(sleepers)]
         assert culprit(equal) == equal[1]
-        behind = replace(equal[2], step=4)
-        assert culprit([*equal[:2], behind]) == behind
+        ahead = replace(equal[1], step=6)
+        assert culprit([equal[0], ahead, equal[2]]) == ahead
+        os.kill(sleepers[1].pid, signal.SIGCONT)
+        os.waitpid(sleepers[1].pid, os.WCONTINUED)
+        assert culprit([equal[0], ahead, equal[2]]) == equal[0]
     finally:
         for sleeper in sleepers:
             sleeper.kill()

@@ -11,8 +11,8 @@ import pytest
 from supervised import start
 
 from ups.cli.main import app
-from ups.distributed.autopsy import Death, last_frame, latest_report, write_report
-from ups.distributed.breadcrumb import Breadcrumb, crumb_path
+from ups.distributed.autopsy import Death, Hang, last_frame, latest_report, write_report
+from ups.distributed.breadcrumb import Breadcrumb, crumb_path, read_crumb
 from ups.distributed.crash import PeerFailed, attempt_directory, is_connection_loss, record_failure
 from ups.distributed.explain import explanation
 from ups.distributed.host import host_state, oom_kills
@@ -29,8 +29,8 @@ def failed(directory, rank, error, details=None):
         record_failure(directory, rank, 0, caught, crumb, details or {})
 
 
-def report_of(directory, deaths):
-    report = write_report(directory, deaths, attempt=0, command=["ups", "train", "a b"], before=host_state())
+def report_of(directory, deaths, hang=None):
+    report = write_report(directory, deaths, attempt=0, command=["ups", "train", "a b"], before=host_state(), hang=hang)
     return json.loads(report.path.with_suffix(".json").read_text())
 
 
@@ -44,6 +44,22 @@ def test_an_abort_within_the_handler_of_a_segmentation_fault_is_told_as_the_faul
     assert "rank 1 was killed by SIGSEGV" in report["what"] and "/a/native.py:7" in report["cause"]
     (folder / "rank_1.stacks").write_text(text.partition("\nFatal Python error: Aborted")[2])
     assert "SIGABRT" in report_of(tmp_path, [Death(1, 11, -signal.SIGABRT)])["what"]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_ranks_beyond_a_collective_are_blamed_unless_the_one_in_it_was_stopped(tmp_path, stopped):
+    """A stopped rank may have given its part before; and once it goes on, to write its stack, all go on."""
+    for rank, phase, step in ((0, "gradients", 16), (1, "reduce", 14)):
+        Breadcrumb(crumb_path(tmp_path, rank), rank, 0).mark(phase, step)
+    waiting = read_crumb(crumb_path(tmp_path, 1))
+    assert waiting is not None
+    report = report_of(tmp_path, [], Hang(waiting, 12.2, 12.0, stopped=stopped))
+    assert (report["kind"], report["rank"]) == ("hang", 1 if stopped else 0)
+    if stopped:
+        assert report["what"].startswith("rank 1 was stopped and has not moved for 12.2 s in reduce, step 14")
+        assert "SIGSTOP" in report["cause"]
+    else:
+        assert "rank 0 is in gradients, step 16, without a collective" in report["what"]
 
 
 def test_an_exception_is_blamed_and_not_its_survivors(tmp_path):

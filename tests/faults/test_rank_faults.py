@@ -158,6 +158,7 @@ def test_fault_09_a_rank_that_does_not_go_on_is_found(place, reference, matrix, 
     report = report_of(job)
     assert report["kind"] == "hang"
     assert report["rank"] == 1
+    assert ("was stopped" in report["what"]) == stopped
     assert report["step"] == (13 if fault == "skip at reduce" else 12) or stopped  # it went on to the next vote
     ranks = {entry["rank"]: entry for entry in report["ranks"]}
     assert all(entry["exit"] is None for entry in ranks.values())

@@ -35,7 +35,7 @@ from ups.distributed import backoff
 from ups.distributed.autopsy import Death, Hang, Report, write_report
 from ups.distributed.breadcrumb import Crumb, crumb_path, culprit, deadline, read_crumb
 from ups.distributed.crash import attempt_directory
-from ups.distributed.host import host_state, process_use
+from ups.distributed.host import host_state, is_stopped, process_use
 from ups.distributed.meeting import Meeting
 from ups.distributed.neighbours import Neighbours
 from ups.distributed.outcome import Outcome, decide, outcome_of
@@ -119,6 +119,7 @@ class Agent(LocalElasticAgent):
         self._deaths: dict[int, tuple[int, int]] = {}  # rank: (exit code, how many were dead before it)
         self._neighbours: Neighbours | None = None
         self._started = self._looked = self._read = 0.0
+        self._stops: dict[int, float] = {}  # pid: since when it is seen stopped
         self._before = host_state()
         self._unwritten = 0  # crashes that could not be counted on the disk
 
@@ -213,7 +214,10 @@ class Agent(LocalElasticAgent):
         return crumb
 
     def _hang(self) -> Hang | None:
-        """The rank of this node that all wait for, if it is past its deadline; another node judges its own."""
+        """The rank of this node that all wait for, if it is past its deadline; another node judges its own.
+
+        One that is stopped does no work that could take long: it has a step's deadline from when it was seen so.
+        """
         now = time.monotonic()
         if now - self._read < CRUMB_INTERVAL or self._neighbours is None:
             return None
@@ -221,11 +225,14 @@ class Agent(LocalElasticAgent):
         lowest = culprit(self._crumb(rank, process) for rank, process in self._living().items())
         if lowest is None:
             return None
-        waits_for_another = self._neighbours.lower_than(lowest.order)
-        limit = deadline(lowest, self.job.config.deadline)
-        if waits_for_another or now - lowest.time <= limit:
+        stopped = is_stopped(lowest.pid)
+        self._stops = {lowest.pid: self._stops.get(lowest.pid, now)} if stopped else {}
+        since = self._stops.get(lowest.pid, lowest.time)
+        limit = self.job.config.deadline if stopped else deadline(lowest, self.job.config.deadline)
+        waits_for_another = self._neighbours.lower_than((-1, 0) if stopped else lowest.order)
+        if waits_for_another or now - since <= limit:
             return None
-        return Hang(lowest, now - lowest.time, limit, self._neighbours.lost())
+        return Hang(lowest, now - since, limit, self._neighbours.lost(), stopped)
 
     # Ending
 

@@ -47,12 +47,15 @@ class Death:
 
 @dataclass(frozen=True)
 class Hang:
-    """The rank that kept the others waiting, how long, and how long it might have; nodes it waited for itself."""
+    """The rank that kept the others waiting, how long, and how long it might have; nodes it waited for itself; whether
+    a signal or a debugger had stopped it.
+    """
 
     crumb: Crumb
     seconds: float
     deadline: float
     lost: tuple[int, ...] = ()
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ def write_report(
     failures = _failures(folder)
     stacks = {rank: text for rank in {*crumbs, *(d.rank for d in deaths)} if (text := _stacks(folder, rank))}
     deaths = [_died_of(death, stacks.get(death.rank, "")) for death in deaths]
-    absent = hang and _absent(hang.crumb, crumbs.values(), device)
+    # The others have rightly gone on from a collective to which one that was stopped had given its part.
+    absent = _absent(hang.crumb, crumbs.values(), device) if hang and not hang.stopped else None
     rank, kind, what = _judge(deaths, failures, hang, absent)
     # Where a rank hung is where it was found: one that was stopped has gone on since, to write its stack.
     crumb = (absent or hang.crumb) if hang else crumbs.get(rank) if rank is not None else None
@@ -169,7 +173,8 @@ def _judge(
         if absent is not None:
             waits = f"rank {hang.crumb.rank} has waited {hang.seconds:.1f} s in {hang.crumb.place}"
             return absent.rank, "hang", f"rank {absent.rank} is {_WHERE}, without a collective: {waits}"
-        stayed = f"has not moved for {hang.seconds:.1f} s {_WHERE} (its deadline is {hang.deadline:.0f} s)"
+        stayed = f"{'was stopped and ' if hang.stopped else ''}has not moved for {hang.seconds:.1f} s {_WHERE}"
+        stayed += f" (its deadline is {hang.deadline:.0f} s)"
         return hang.crumb.rank, "hang", f"rank {hang.crumb.rank} {stayed}"
     killed = [d for d in deaths if d.code is not None and d.code < 0]
     if killed:  # an abort is often a survivor's: its watchdog ends it when a peer is gone
@@ -212,6 +217,8 @@ def _cause(
     if kind == "hang":
         if "without a collective" in what:
             return f"rank {rank} left out a collective or took another path than its peers{at}."
+        if "was stopped" in what:
+            return f"rank {rank} was stopped by a signal (SIGSTOP, Ctrl-Z) or a debugger; the others waited for it."
         return f"rank {rank} waits or works without end{at}; the others wait for it."
     if kind == "lost":
         return "A machine or the network to it is lost; the ranks here did nothing wrong."

@@ -1,7 +1,8 @@
 """Where each rank is: a small memory-mapped file a rank, `RUN/crumbs/rank_00003`, which survives any death.
 
 The rank marks the phase it enters; the supervisor reads. A hang is a phase past its deadline, and its culprit is the
-rank with the lowest (step, phase): the others wait for it. No torch here, and a mark costs about a microsecond.
+rank with the lowest (step, phase), or one that is stopped: the others wait for it. No torch here, and a mark costs
+about a microsecond.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ups.distributed.host import is_held
+from ups.distributed.host import is_stopped
 
 PHASES = (
     "start",
@@ -165,8 +166,8 @@ def deadline(crumb: Crumb, seconds: float) -> float:
 
 
 def culprit(crumbs: Iterable[Crumb]) -> Crumb | None:
-    """The rank the others wait for: the lowest (step, phase); among equals one that the system holds, which may have
-    come last into the collective where all are, else the one that is there longest.
+    """The rank the others wait for: one that is stopped, which may be ahead of those it still owes a message; else the
+    lowest (step, phase), the longest there among equals.
 
     Its `slowest` is the least of all ranks': steps are as long for all, but a rank that once waited for another's
     checkpoint counts that too.
@@ -174,7 +175,5 @@ def culprit(crumbs: Iterable[Crumb]) -> Crumb | None:
     crumbs = list(crumbs)
     if not crumbs:
         return None
-    first = min(crumb.order for crumb in crumbs)
-    equals = [crumb for crumb in crumbs if crumb.order == first]
-    lowest = min(equals, key=lambda crumb: (len(equals) > 1 and not is_held(crumb.pid), crumb.time))
+    lowest = min(crumbs, key=lambda crumb: (not is_stopped(crumb.pid), crumb.order, crumb.time))
     return replace(lowest, slowest=min(crumb.slowest for crumb in crumbs))

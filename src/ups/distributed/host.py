@@ -59,10 +59,10 @@ def process_use(pid: int) -> tuple[int | None, int | None]:
         return None, None
 
 
-def is_held(pid: int) -> bool:
-    """Whether the system holds a process where it is: stopped by a signal or a debugger, or in a disk's hands."""
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped a process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtD"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except (OSError, IndexError):  # it has just died
         return False
 
