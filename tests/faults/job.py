@@ -149,7 +149,7 @@ class Job:
         return {
             "detect": crash["seconds_to_detect"],
             "recover": recover,
-            "repeated": report["step"] - resumed,
+            "repeated": max(0, report["step"] - resumed),  # a stopped rank goes on, to write its stack, and may save
         }
 
 
