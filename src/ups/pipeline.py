@@ -162,7 +162,7 @@ def _data(
                 config.training.strides,
                 directory / "store",
                 config.data.store,
-                workers,
+                workers or config.data.workers,
                 lambda label, done, total: show(f"measuring {label}", done, total),
                 lambda label, done, total: show(f"storing {label}", done, total, "MB", 10**6),
             )

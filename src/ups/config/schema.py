@@ -64,7 +64,9 @@ class TaskConfig(Strict):
 
 class DataConfig(Strict):
     root: str | None = Field(default=None, description="folder of the data files; the run's own if not given")
-    workers: Positive | None = Field(default=None, description="processes that make data; all cores if not given")
+    workers: Positive | None = Field(
+        default=None, description="processes that make and measure data; all cores if not given"
+    )
     store: Literal["float32", "float16"] = Field(
         default="float32", description="precision of the stored training fields; half of it takes half the room"
     )

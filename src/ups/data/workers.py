@@ -50,7 +50,7 @@ def in_workers(work: Callable[[Item], Result], items: Sequence[Item], workers: i
             yield futures[future], future.result()
     except BrokenProcessPool as error:
         raise UserError(
-            "a worker process was killed, perhaps for want of memory; start again with fewer workers"
+            "a worker process was killed, perhaps for want of memory; start again with fewer (data.workers, --workers)"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

@@ -68,13 +68,13 @@ def prepare(
     """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen.
 
     Rank 0 computes, or finds what it computed for the same data; all ranks, or the worker processes of a single one,
-    build; every rank maps the same files. Large data are read by `workers` processes (if not told, one for each
-    gigabyte and core); the result does not depend on it. `measured` is told the task and its trajectories done and in
+    build; every rank maps the same files. Large data are read by several processes, one for each gigabyte, `workers` or
+    all cores at most; the result does not depend on it. `measured` is told the task and its trajectories done and in
     all, `stored` the same in bytes.
     """
     spec = source.spec
     path = folder / spec.name
-    workers = workers or max(1, min(all_cores(), total_bytes(source.train) // 10**9))
+    readers = max(1, min(workers or all_cores(), total_bytes(source.train) // 10**9))
 
     def built(done: int, total: int) -> None:
         runtime.crumb.mark("data")
@@ -90,7 +90,7 @@ def prepare(
         learned = Learned(
             spec=spec,
             grid=source.train.grid,
-            statistics=statistics(source.train, spec, read, workers),
+            statistics=statistics(source.train, spec, read, readers),
             ranges=_ranges(source.train, spec.parameters, read),
             leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
         )
@@ -103,7 +103,7 @@ def prepare(
     )
     learned = Learned.from_dict(described)
     arrays = field_arrays(source.train, learned.normaliser, dtype)
-    build_on_ranks(runtime, path, key, arrays, built, workers)
+    build_on_ranks(runtime, path, key, arrays, built, workers or readers)
     store = FieldStore(path, source.train, learned.normaliser, key)
     validation = read_all(source.validation, VALIDATION)
     fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
