@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from dataclasses import replace
@@ -14,9 +15,11 @@ from ups.bench import ceilings, run, throughput
 from ups.bench.accuracy import seconds_to
 from ups.bench.command import measure
 from ups.bench.contestants import Entry
+from ups.bench.loops import Loop
 from ups.bench.scaling import exponent
 from ups.bench.solvers import comparison
 from ups.bench.tables import target
+from ups.bench.trained import Trained
 from ups.errors import UserError
 
 ARGUMENTS: dict[str, Any] = {
@@ -69,6 +72,20 @@ def test_the_same_model_is_counted_alike_however_it_is_run(benched):
     rows = json.loads((benched / "advection.json").read_text())["contestants"]
     assert rows["ours"]["throughput"]["counts"] == rows["eager"]["throughput"]["counts"]
     assert rows["ours"]["parameters"] == rows["eager"]["parameters"]
+
+
+def test_nothing_of_a_contestant_is_left_when_the_next_is_made(tmp_path, monkeypatch):
+    """Graphs of the last one, freed by a forked DataLoader worker of the next, would kill that worker."""
+    left: list[int] = []
+    release = run._release
+
+    def watched() -> None:
+        release()
+        left.append(sum(type(thing) in (Trained, Loop) for thing in gc.get_objects()))
+
+    monkeypatch.setattr(run, "_release", watched)
+    assert measure(**ARGUMENTS | {"only": ["ours", "fno_usual"]}, seconds=0.1, out=tmp_path) == 0
+    assert left == [0, 0, 0, 0]  # two timed, two trained
 
 
 def test_a_model_may_have_a_batch_size_of_its_own(benched, tmp_path):

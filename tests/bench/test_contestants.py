@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import pytest
 import torch
 from tiny import tiny, tiny_setting
 
-from ups.bench.batches import FromLoader, Pairs, window_batch
+from ups.bench import batches
+from ups.bench.batches import FromLoader, Pairs, loader, window_batch
 from ups.bench.contestants import Absent, chosen
 from ups.bench.loops import Loop
 from ups.bench.peer import Peer, package
@@ -43,6 +45,34 @@ def test_the_loader_gives_every_pair_of_frames_once_an_epoch(tmp_path):
     wanted = torch.stack([data.fields[i, t : t + 2] for i in range(count) for t in range(frames - 1)])
     key = [tuple(pair.flatten().tolist()) for pair in seen]
     assert sorted(key) == sorted(tuple(pair.flatten().tolist()) for pair in wanted)
+
+
+def test_a_worker_of_the_loader_frees_nothing_that_was_garbage_before_it(tmp_path, monkeypatch):
+    freed = tmp_path / "freed"
+
+    class Thing:
+        def __del__(self) -> None:
+            freed.touch()
+
+    class Collecting(Pairs):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            gc.collect()
+            return super().__getitem__(index)
+
+    monkeypatch.setattr(batches, "worker_count", lambda device, data: 1)
+    with tiny_setting(tmp_path) as setting:
+        made = loader(setting.data, torch.device("cpu"), 0, Collecting)
+        gc.disable()
+        try:
+            thing = Thing()
+            thing.itself = thing  # pyright: ignore[reportAttributeAccessIssue]
+            del thing
+            assert len(list(made)) > 0
+            assert not freed.exists()
+        finally:
+            gc.enable()
+    gc.collect()
+    assert freed.exists()
 
 
 def test_the_gather_on_the_device_gives_every_trajectory_once_an_epoch(tmp_path):

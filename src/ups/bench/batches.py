@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -78,8 +79,14 @@ def loader(data: Data, device: torch.device, seed: int, kind: type[Pairs] = Pair
         generator=torch.Generator().manual_seed(seed),
         num_workers=workers,
         pin_memory=device.type == "cuda",
+        worker_init_fn=_leave_garbage,
         **options,
     )
+
+
+def _leave_garbage(worker: int) -> None:
+    """A worker is a fork: what is garbage in it may be a GPU's memory or graph, and freeing one there kills it."""
+    gc.freeze()
 
 
 def worker_count(device: torch.device, data: Data) -> int:

@@ -120,8 +120,10 @@ class _Bench:
             # Ways to run the same model are compared in the same seconds; another model need not be.
             for _, group in groupby(untimed, key=lambda entry: entry.model):
                 self._time(list(group), data)
+                _release()
             for entry, seed in untrained:
                 self._train(entry, seed, data)
+                _release()
         return content
 
     def _announce(self, trainings: int) -> None:
@@ -176,8 +178,6 @@ class _Bench:
                 row["parameters"] = _real_numbers(timing.contestant.module)
                 row["throughput"] = throughput.result(timing, self.task.batch(entry.model), counts, measured)
                 timing.contestant.close()
-        running.clear()
-        _release()
 
     def _train(self, entry: Entry, seed: int, data: Data) -> None:
         row = self.record.row(entry.key)
@@ -193,7 +193,6 @@ class _Bench:
                 row.setdefault("runs", {})[str(seed)] = result
             finally:
                 contestant.close()
-        _release()
 
     def _rollouts(self, model: Any, result: dict[str, Any], data: Data) -> dict[str, Any]:
         device, content = self.runtime.device, self.record.content
@@ -233,6 +232,7 @@ def _real_numbers(module: nn.Module) -> int:
 
 
 def _release() -> None:
+    """Free what the last contestants held; called where no variable names them any more."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -78,7 +78,7 @@ def _line(ours: Model, large: Model) -> dict[str, Model]:
         "unet": Model("unet", {"width": 32}, 1e-3),
         # Its step takes about as long for 512 samples as for 64.
         "neuraloperator": Model(
-            "neuraloperator", {"hidden_channels": 64, "modes": 48, "n_layers": 4}, 8e-3, batch_size=512
+            "neuraloperator", {"hidden_channels": 64, "modes": 48, "n_layers": 4}, 4e-3, batch_size=512
         ),
     }
 
