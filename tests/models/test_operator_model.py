@@ -220,7 +220,7 @@ def test_step_scales_follow_the_strides() -> None:
     step = model(trained=False)
 
     def scale(lead: float) -> Tensor:
-        return step.step_scale("waves", torch.tensor([lead], dtype=torch.float64))[0, 0]
+        return step.scales_waves.of_step(torch.tensor([lead], dtype=torch.float64))[0, 0]
 
     assert scale(0.1) == pytest.approx(0.5)
     assert scale(0.2) == pytest.approx(0.9)
@@ -233,7 +233,7 @@ def test_components_of_a_vector_share_their_scale() -> None:
     step = model(trained=False)
     history = torch.zeros(1, 2, 16, 16, 2, dtype=torch.float64)
     history[..., 0] = 3.0
-    scale = step.sample_scale(TANK, history)
+    scale = step.scales_tank.of_sample(history)
     assert scale[0].tolist() == pytest.approx([(9 / 2) ** 0.5] * 2)
 
 

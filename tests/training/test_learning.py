@@ -156,6 +156,19 @@ def test_the_average_follows_the_weights_and_leaves_them_alone() -> None:
     assert layer.weight.item() == 1.0
 
 
+def test_a_share_that_is_a_tensor_averages_alike_and_a_skipped_step_not_at_all() -> None:
+    layer = torch.nn.Linear(3, 5)
+    ema, other = EMA(layer, 0.9), EMA(layer, 0.9)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    other.update(torch.tensor(0.1), torch.ones(()))
+    assert all(torch.equal(other.averages[name], average) for name, average in ema.averages.items())
+    ema.update(0.1)
+    other.update(torch.tensor(0.1), torch.zeros(()))
+    for name, average in ema.averages.items():
+        torch.testing.assert_close(other.averages[name], average)
+
+
 def test_training_lowers_the_error_below_persistence(data, tmp_path: Path, runtime: Runtime) -> None:
     run = trainer(data, tmp_path, runtime, steps=150, learning_rate=1e-2, rollout=[(0.0, 1)], noise=0.0)
     first = {name: float(value) for name, value in run.stepper.gradients(run.micro_batches(0), 2, runtime).items()}

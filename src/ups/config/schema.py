@@ -155,7 +155,7 @@ class RuntimeConfig(Strict):
     checkpoint_activations: bool = Field(
         default=False, description="recompute blocks in the backward pass to save memory"
     )
-    compile: bool = Field(default=False, description="torch.compile each block")
+    compile: bool = Field(default=False, description="torch.compile the model, part by part")
     capture: Literal["auto", "on", "off"] = Field(
         default="auto", description="replay steps as CUDA graphs: where possible, or else fail, or never"
     )

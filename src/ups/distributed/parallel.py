@@ -29,7 +29,7 @@ Optimiser = TypeVar("Optimiser", bound=torch.optim.Optimizer)
 BUCKET = 32 * 2**20
 """Bytes of gradients that are reduced at once."""
 RECOMPILATIONS = 64
-"""Of one block's code, at most: tasks, grids, micro-batches and their halves, with gradients and without."""
+"""Of one part's code, at most: tasks, grids, micro-batches and their halves, with gradients and without."""
 
 
 def parallelise(
@@ -46,8 +46,10 @@ def parallelise(
             block.products = torch.bfloat16  # pyright: ignore[reportArgumentType]
         if config.checkpoint_activations:
             _replace_forward(block, _recomputed(block.forward))
-        if config.compile:
-            _compile(block)
+    if config.compile:
+        for part in model.modules():
+            if getattr(part, "compiled", False):  # it says of itself that it can be, and that this makes it faster
+                _compile(part)
     if runtime.mesh is not None:
         mesh = runtime.mesh if config.strategy == "hsdp" else runtime.mesh["dp_shard"]
         place = _placement(runtime.mesh["dp_shard"].size())
@@ -102,7 +104,7 @@ def _placement(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The members of every module list called `blocks`: the units that are compiled, recomputed and sharded."""
+    """The members of every module list called `blocks`: the units that are recomputed and sharded."""
     lists = [module for name, module in model.named_modules() if name.rpartition(".")[2] == "blocks"]
     return [block for each in lists for block in each.children()]
 
@@ -192,14 +194,14 @@ def _replace_forward(block: nn.Module, forward: Callable[..., Any]) -> None:
     block.forward = forward  # on the instance: names of parameters and hooks of the module stay as they are
 
 
-def _compile(block: nn.Module) -> None:
-    """Compile a block for every shape it meets. Past torch's limit of shapes it would go on eagerly and say nothing, so
-    the limit is far away, and reaching it is an error.
+def _compile(part: nn.Module) -> None:
+    """Compile a part of a model for every shape it meets. Past torch's limit of shapes it would go on eagerly and say
+    nothing, so the limit is far away, and reaching it is an error.
     """
     torch._dynamo.config.recompile_limit = RECOMPILATIONS
     torch._dynamo.config.accumulated_recompile_limit = 64 * RECOMPILATIONS
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    block.compile()
+    part.compile()
 
 
 def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -30,6 +30,8 @@ def features(value: Float[Tensor, "B N"]) -> Float[Tensor, "B N 6"]:
 class ConditionEmbedding(nn.Module):
     """Named numbers → one vector per sample."""
 
+    compiled = True
+
     def __init__(self, names: Iterable[str], width: int) -> None:
         super().__init__()
         self.rows = nn.ParameterDict({name: nn.Parameter(torch.randn(6, width) * 0.4) for name in sorted(set(names))})

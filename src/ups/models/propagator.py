@@ -9,6 +9,7 @@ starts from u = 0 with r = s = 1. The network's last layer starts at zero: the u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -20,6 +21,55 @@ from ups.models.interpolation import interpolate
 
 SMALLEST_SCALE = 1e-3
 """Samples weaker than this share of the task's rms are not scaled up further: round-off is not physics."""
+
+
+class Scales(nn.Module):
+    """What the fields of a transient task and their changes are measured in."""
+
+    compiled = True
+
+    def __init__(self, task: TaskSpec, leads: Float[Tensor, " S"], changes: Float[Tensor, "S C"]) -> None:
+        """`changes`: the rms of normalised change over the lead times, per channel. Its logarithm is linear in that of
+        the lead time on each stretch between two, so it is a sum: how far Δ has come on each stretch, times its slope.
+        """
+        super().__init__()
+        self.task = task
+        logs, values = leads.double().log(), changes.double().log()
+        gaps = logs.diff()
+        nothing, beyond = torch.zeros(len(gaps), dtype=torch.float64), torch.full((1,), -math.inf, dtype=torch.float64)
+        self.register_buffer("first", values[0])
+        self.register_buffer("starts", torch.cat([logs[:1], logs[:-1]]))
+        self.register_buffer("most", torch.cat([torch.zeros_like(beyond), gaps]))
+        self.register_buffer("least", torch.cat([beyond, nothing]))
+        self.register_buffer("slopes", torch.cat([torch.ones_like(values[:1]), values.diff(dim=0) / gaps[:, None]]))
+
+    def of_step(self, lead: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
+        """s(Δ): linear in log-log between the strides, proportional to Δ below the first, constant above the last."""
+        first, starts, slopes = (self.get_buffer(name) for name in ("first", "starts", "slopes"))
+        along = lead.double().log()[:, None] - starts
+        inside = torch.clamp(along, self.get_buffer("least"), self.get_buffer("most"))
+        return (first + (inside[..., None] * slopes).sum(1)).exp().to(lead.dtype)
+
+    def of_sample(self, history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B C"]:
+        """rms per sample and channel; components of one vector share theirs, log channels keep 1."""
+        square = history.square().mean(dim=tuple(range(1, history.dim() - 1)))
+        columns = []
+        for i, channel in enumerate(self.task.channels):
+            if channel.transform == "log":
+                columns.append(torch.ones_like(square[:, i]))
+            elif channel.vector is not None:
+                group = [j for j, other in enumerate(self.task.channels) if other.vector == channel.vector]
+                columns.append(torch.stack([square[:, j] for j in group], -1).mean(1))
+            else:
+                columns.append(square[:, i])
+        return torch.stack(columns, -1).clamp_min(SMALLEST_SCALE**2).sqrt()
+
+    def forward(
+        self, history: Float[Tensor, "B H *space C"], lead: Float[Tensor, " B"]
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
+        """r and r · s(Δ)."""
+        sample = self.of_sample(history)
+        return sample, sample * self.of_step(lead)
 
 
 class Propagator(nn.Module):
@@ -35,43 +85,14 @@ class Propagator(nn.Module):
         super().__init__()
         self.network = network
         self.tasks = {task.name: task for task in tasks}
-        for name, task in self.tasks.items():
+        for task in tasks:
             if not task.steady:
-                leads, scales = step_scales[name]
-                self.register_buffer(f"leads_{name}", leads.double().log(), persistent=True)
-                self.register_buffer(f"scales_{name}", scales.double().log(), persistent=True)
-
-    def step_scale(self, task: str, lead: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
-        """s(Δ): linear in log-log between the strides, proportional to Δ below the first, constant above the last."""
-        logs, scales = self.get_buffer(f"leads_{task}"), self.get_buffer(f"scales_{task}")
-        log_lead = lead.double().log()
-        inside = torch.clamp(log_lead, logs[0], logs[-1])
-        if len(logs) > 1:
-            right = torch.searchsorted(logs, inside.detach().contiguous()).clamp(1, len(logs) - 1)
-            share = ((inside - logs[right - 1]) / (logs[right] - logs[right - 1]))[:, None]
-            value = scales[right - 1] * (1 - share) + scales[right] * share
-        else:
-            value = scales[0].expand(lead.shape[0], -1)
-        return (value + torch.clamp(log_lead - logs[0], max=0.0)[:, None]).exp().to(lead.dtype)
+                self.add_module(f"scales_{task.name}", Scales(task, *step_scales[task.name]))
 
     @staticmethod
     def rms(history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B one *ones C"]:
         """Root mean square of each sample and channel over history and space, ready to broadcast."""
         return history.square().mean(dim=tuple(range(1, history.dim() - 1)), keepdim=True).sqrt()
-
-    def sample_scale(self, spec: TaskSpec, history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B C"]:
-        """rms per sample and channel; components of one vector share theirs, log channels keep 1."""
-        square = history.square().mean(dim=tuple(range(1, history.dim() - 1)))
-        columns = []
-        for i, channel in enumerate(spec.channels):
-            if channel.transform == "log":
-                columns.append(torch.ones_like(square[:, i]))
-            elif channel.vector is not None:
-                group = [j for j, other in enumerate(spec.channels) if other.vector == channel.vector]
-                columns.append(torch.stack([square[:, j] for j in group], -1).mean(1))
-            else:
-                columns.append(square[:, i])
-        return torch.stack(columns, -1).clamp_min(SMALLEST_SCALE**2).sqrt()
 
     def forward(
         self,
@@ -92,11 +113,10 @@ class Propagator(nn.Module):
         if spec.steady:
             return last + self.network(task, history, static, conditions, grid, query)
         assert lead is not None, "a transient task needs a lead time"
-        scale = self.sample_scale(spec, history)
+        scale, step = self.get_submodule(f"scales_{task}")(history, lead)
         conditions["lead"] = lead
         conditions |= {f"rms_{c}": scale[:, i] for i, c in enumerate(spec.channel_names)}
         batch, channels = scale.shape  # not len(): an exported program would take it for a constant
         wide = (batch, *(1,) * (history.dim() - 3), channels)
         increment = self.network(task, history / scale.view(batch, 1, *wide[1:]), static, conditions, grid, query)
-        step = (scale * self.step_scale(task, lead)).view(wide if query is None else (batch, 1, channels))
-        return last + step * increment
+        return last + step.view(wide if query is None else (batch, 1, channels)) * increment

@@ -27,19 +27,29 @@ class EMA:
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
-    def update(self, share: float | Float[Tensor, ""], taken: Float[Tensor, ""] | None = None) -> None:
-        """`taken` is 1 where the weights moved, and 0 where the step was skipped, which only a GPU still has to find
-        out. A share that is there is not waited for, and torch has no fused form for such a weight: three passes.
+    def update(self, share: float | Float[Tensor, ""], skipped: Float[Tensor, ""] | None = None) -> None:
+        """`skipped` is 1 where the weights were left as they were, which only a GPU still has to find out. A share that
+        is there is not waited for: average ← average − share · (average − weights) is what torch's fused SGD computes
+        with weights as gradients to ascend and a decay of 1, in one pass.
         """
         averages = [local(average) for average in self.averages.values()]
         weights = [local(parameter) for parameter in self.live.values()]
         if isinstance(share, float):
             torch._foreach_lerp_(averages, weights, share)  # pyright: ignore[reportPrivateImportUsage]
             return
-        assert taken is not None
-        gaps = torch._foreach_sub(weights, averages)  # pyright: ignore[reportPrivateImportUsage]
-        torch._foreach_mul_(gaps, (share * taken.double()).to(averages[0].dtype))  # pyright: ignore[reportPrivateImportUsage]
-        torch._foreach_add_(averages, gaps)  # pyright: ignore[reportPrivateImportUsage]
+        torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
+            averages,
+            weights,
+            [],
+            lr=share,
+            weight_decay=1.0,
+            maximize=True,
+            momentum=0.0,
+            dampening=0.0,
+            nesterov=False,
+            is_first_step=False,
+            found_inf=skipped,
+        )
 
     @contextmanager
     def applied(self) -> Iterator[None]:

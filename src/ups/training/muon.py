@@ -104,7 +104,9 @@ class Muon(torch.optim.Optimizer):
         moved = torch.lerp(momentum, gradient, 1 - mu)
         update = _orthogonal(torch.lerp(gradient, moved, mu), parameters[0])
         self._write(momenta, momentum, moved)
-        self._write(weights, weight, weight - rate * (decay * weight + scale * update))
+        change = torch.add(update, weight, alpha=decay / scale)
+        rate = torch.as_tensor(rate, dtype=weight.dtype, device=weight.device)
+        self._write(weights, weight, torch.addcmul(weight, change, rate, value=-scale))
 
     def _write(self, tensors: list[Tensor], before: Tensor, after: Tensor) -> None:
         """Their new values; the old ones where the step is skipped, chosen and not weighted: zero times NaN is NaN."""

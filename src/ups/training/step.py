@@ -59,7 +59,7 @@ class Step:
         self.share: float | Float[Tensor, ""] = 0.0
         if self.device.type == "cuda":  # where a graph finds new values in every replay
             self.rate = torch.zeros((), dtype=torch.float32, device=self.device)
-            self.share = torch.zeros((), dtype=torch.float64, device=self.device)
+            self.share = torch.zeros((), dtype=torch.float32, device=self.device)
 
     def gradients(self, micro_batches: Iterable[MicroBatch], tasks: int, runtime: Runtime) -> Sums:
         """Accumulate the gradient of the mean over `tasks` tasks of their mean losses; this rank's part of the means.
@@ -114,11 +114,11 @@ class Step:
             group["lr"] = self.rate
         if norm.device.type == "cuda":
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip, total)
-            finite = torch.isfinite(norm).float()
             # Torch's fused optimisers leave everything as it was, their step count too, where this flag is 1.
-            self.optimiser.found_inf, self.optimiser.grad_scale = 1 - finite, None  # pyright: ignore[reportAttributeAccessIssue]
+            skipped = norm.isfinite().logical_not().float()
+            self.optimiser.found_inf, self.optimiser.grad_scale = skipped, None  # pyright: ignore[reportAttributeAccessIssue]
             self.optimiser.step()
-            self.ema.update(self.share, finite)
+            self.ema.update(self.share, skipped)
         elif norm.isfinite():
             if norm + 1e-6 > self.clip:  # where torch would not multiply by 1
                 nn.utils.clip_grads_with_norm_(self.parameters, self.clip, total)

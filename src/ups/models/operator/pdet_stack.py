@@ -100,6 +100,7 @@ def frequencies(length: float, points: int, periodic: bool, count: int) -> Float
 class PdetBlock(nn.Module):
     """Attention over all latent cells, then a channel MLP, both conditioned."""
 
+    compiled = True
     products: torch.dtype | None = None
     """The type that the factors of matrix products and attention are rounded to; None: not at all."""
 

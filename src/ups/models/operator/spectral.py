@@ -109,6 +109,7 @@ def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) ->
 class SpectralBlock(nn.Module):
     """One residual block on latents of any dimension."""
 
+    compiled = True
     products: torch.dtype | None = None
     """The type that the factors of the channel MLP are rounded to; None: not at all."""
 
