@@ -183,8 +183,8 @@ def markdown(times: StepTimes) -> str:
     order = [*PHASES[:3], _PASSES, *PHASES[3:]]
     order += [phase for phase in times.host if phase not in {*order, _REST}] + [_REST]
     for phase in order:
-        if phase in {**times.host, **times.device}:
-            seconds = times.host.get(phase, 0.0)
+        seconds = times.host.get(phase, 0.0)
+        if seconds or times.device.get(phase):
             row = f"| {phase} | {each(seconds)} | {seconds / times.seconds:.1%} |"
             lines.append(row + (f" {each(times.device.get(phase, 0.0))} |" if on_gpu else ""))
     lines += ["", f"Waiting for data: {times.waiting / times.seconds:.1%} of a step."]
