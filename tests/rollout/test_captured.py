@@ -13,6 +13,7 @@ import small
 import torch
 
 from ups.config.schema import RuntimeConfig
+from ups.distributed.parallel import blocks
 from ups.distributed.runtime import Runtime
 from ups.fields import Batch
 from ups.models.propagator import Propagator
@@ -108,6 +109,33 @@ def test_weights_that_are_moved_are_recorded_anew(spec: ModelSpec) -> None:
     assert torch.equal(double, rollout(model, learned, batch, capture=False))
     assert not torch.equal(double.float(), single.float())
     assert recordings(model) == 1
+
+
+@on_a_gpu
+def test_another_precision_is_recorded_anew(spec: ModelSpec) -> None:
+    model, learned = random_model(spec), spec.tasks[0]
+    batch = solved(learned, 4)
+    exact = rollout(model, learned, batch)
+    for block in blocks(model):
+        block.products = torch.bfloat16
+    rounded = rollout(model, learned, batch)
+    assert torch.equal(rounded, rollout(model, learned, batch, capture=False))
+    assert not torch.equal(rounded, exact)
+
+
+def test_a_step_is_bound_to_places_and_precision(spec: ModelSpec) -> None:
+    model = spec.build(0)
+    before = captured.bound_to(model)
+    assert captured.bound_to(model) == before
+    blocks(model)[0].products = torch.bfloat16  # pyright: ignore[reportArgumentType]
+    rounded = captured.bound_to(model)
+    torch.set_float32_matmul_precision("high")
+    try:
+        fast = captured.bound_to(model)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    moved = captured.bound_to(model.double())
+    assert len({str(bound) for bound in (before, rounded, fast, moved)}) == 4
 
 
 @on_a_gpu

@@ -6,8 +6,9 @@ kernels and makes tables; then the step is recorded once, and every later one is
 to where the graph reads, the graph is replayed, and the state is copied out. The result is the eager one, bit for bit.
 
 A graph reads the parameters where they lie, so weights that are changed in place (an optimiser's, an average's) are the
-ones it computes with; where parameters were moved, their graphs are dropped. Steps on a CPU, steps that autograd has to
-follow, and those of sharded models run eagerly; so do all of a model whose step cannot be recorded, after one warning.
+ones it computes with; where parameters were moved, or products are rounded otherwise, graphs are dropped. Steps on a
+CPU, steps that autograd has to follow, and those of sharded models run eagerly; so do all of a model whose step cannot
+be recorded, after one warning.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -59,10 +61,19 @@ def stepper(
     graphs = _GRAPHS.get(model)
     if graphs is None or graphs.device != history.device:
         graphs = _GRAPHS[model] = Graphs(history.device)
-    graphs.check_places(model)
+    graphs.check(bound_to(model))
     domain = (grid.extent, *(tuple(p.tolist()) for p in grid.positions))
     shape = (task, names, domain, *((t.shape, t.dtype) for t in [history, *given]))
     return lambda history: graphs.run(shape, compute, [history, *given])
+
+
+def bound_to(model: nn.Module) -> list[Any]:
+    """What a recorded step goes on using, whatever the model uses by then: where parameters and buffers lie, and how
+    products are rounded.
+    """
+    places = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
+    products = [getattr(module, "products", None) for module in model.modules()]
+    return [*places, torch.get_float32_matmul_precision(), *products]
 
 
 def _capturable(model: nn.Module, inputs: list[Tensor]) -> bool:
@@ -93,16 +104,15 @@ class Graphs:
         self.recordings: dict[tuple, Recording] = {}
         self.possible = True
         self._met: Counter[tuple] = Counter()
-        self._places: list[int] = []
+        self._bound: list[Any] = []
         self._lock = threading.Lock()
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
-    def check_places(self, model: nn.Module) -> None:
-        """Forget everything that reads parameters or buffers from where they no longer are."""
-        places = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
-        if places != self._places:
-            self._places = places
+    def check(self, bound: list[Any]) -> None:
+        """Forget everything that was recorded when the model was `bound_to` something else."""
+        if bound != self._bound:
+            self._bound = bound
             self._forget()
 
     def run(self, shape: tuple, compute: Callable[[list[Tensor]], Tensor], inputs: list[Tensor]) -> Tensor:
