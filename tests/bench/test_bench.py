@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from tiny import tiny
 
-from ups.bench import ceilings, run, throughput
+from ups.bench import ceilings, run, solvers, throughput
 from ups.bench.accuracy import seconds_to
 from ups.bench.command import measure
 from ups.bench.contestants import Entry
@@ -21,6 +22,7 @@ from ups.bench.solvers import comparison
 from ups.bench.tables import target
 from ups.bench.trained import Trained
 from ups.errors import UserError
+from ups.fields import Batch, Boundary, Grid
 
 ARGUMENTS: dict[str, Any] = {
     "tasks": ["advection"],
@@ -99,6 +101,37 @@ def test_a_model_may_have_a_batch_size_of_its_own(benched, tmp_path):
     assert flop == {"ours": 1, "fno_usual": pytest.approx(0.5, rel=0.05)}
     speed = mine["fno_usual"]["throughput"]
     assert speed["samples_per_second"] == pytest.approx(2 / speed["step_seconds"])
+
+
+def test_rollouts_are_timed_in_full_batches_however_few_the_test_trajectories(monkeypatch):
+    grid = Grid.cell_centred((4,))
+    times = torch.arange(2.0).double().expand(3, -1)
+    batch = Batch("u", torch.randn(3, 2, 4, 1), times, grid, Boundary.all("periodic", 1), {}, {}, torch.arange(3))
+    lengths: list[int] = []
+    most = 8
+
+    def work(part: Batch) -> torch.Tensor:
+        if len(part) > most:
+            raise torch.OutOfMemoryError
+        lengths.append(len(part))
+        return 2 * part.values
+
+    monkeypatch.setattr(solvers, "synchronise", lambda device: None)
+    monkeypatch.setitem(solvers.BATCHES, "cuda", (2, 8))
+    result, seconds = solvers.fastest(work, batch, torch.device("cuda"))
+    assert torch.equal(result, 2 * batch.values) and seconds > 0
+    assert lengths == [8, 8, 8] + [2, 1] * 3
+    lengths.clear()
+    monkeypatch.setattr(solvers, "LONG", 0.0)
+    assert torch.equal(solvers.fastest(work, batch, torch.device("cuda"))[0], 2 * batch.values)
+    assert lengths == [8]  # a long run is the only one
+    most = 4
+    lengths.clear()
+    assert torch.equal(solvers.fastest(work, batch, torch.device("cuda"))[0], 2 * batch.values)
+    assert lengths == [2, 1]  # eight do not fit
+    most = 1
+    with pytest.raises(torch.OutOfMemoryError):
+        solvers.fastest(work, batch, torch.device("cuda"))
 
 
 def test_solvers_are_compared_on_the_same_trajectories(benched):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.bench.ceilings import synchronise
@@ -31,7 +31,9 @@ BATCHES = {"cpu": (64,), "cuda": (64, 256, 1024)}
 """Trajectories solved or rolled out at once: the fastest of these counts, for solver and model alike."""
 REPEATS = 2
 LONG = 5.0
-"""Seconds: a run of more is neither repeated nor warmed up for; what it loads first is nothing beside it."""
+"""Seconds: a run of more is neither repeated nor warmed up for, as what it loads first is nothing beside it, nor are
+smaller batches tried.
+"""
 LEVELS = 5
 FEWEST_POINTS = 16
 
@@ -74,34 +76,46 @@ def _stored(data: Data, values: Float[Tensor, "N T *space C"], points: int) -> F
 
 
 def fastest(work: Callable[[Batch], Tensor], batch: Batch, device: torch.device) -> tuple[Tensor, float]:
-    """What `work` gives for the whole batch, and seconds a trajectory at the better of the batch sizes."""
+    """What `work` gives for the whole batch, and seconds a trajectory at the best batch size, the largest tried first.
+
+    Trajectories are repeated until they fill a GPU's batch: nobody is slow because the test set is small.
+    """
     best, result = float("inf"), torch.zeros(0)
-    for size in sorted({min(size, len(batch)) for size in BATCHES[device.type]}):
-        pieces = [_rows(batch, range(lo, min(lo + size, len(batch)))) for lo in range(0, len(batch), size)]
-        for _ in range(1 + REPEATS):  # the first one makes tables and loads kernels
-            synchronise(device)
-            began = time.perf_counter()
-            parts = [work(piece) for piece in pieces]
-            synchronise(device)
-            took = time.perf_counter() - began
-            best, result = min(best, took / len(batch)), torch.cat(parts)
-            if took > LONG:
-                break
+    sizes = sorted(BATCHES[device.type], reverse=True)
+    for size in sizes:
+        many = max(size, len(batch)) if device.type == "cuda" else len(batch)
+        pieces = [_rows(batch, part) for part in (torch.arange(many) % len(batch)).split(size)]
+        try:
+            for _ in range(1 + REPEATS):  # the first one makes tables and loads kernels
+                synchronise(device)
+                began = time.perf_counter()
+                parts = [work(piece) for piece in pieces]
+                synchronise(device)
+                took = time.perf_counter() - began
+                best, result = min(best, took / many), torch.cat(parts)[: len(batch)]
+                if took > LONG:
+                    return result, best
+        except torch.OutOfMemoryError:
+            if size == sizes[-1]:
+                raise
     return result, best
 
 
-def _rows(batch: Batch, rows: range) -> Batch:
+def _rows(batch: Batch, rows: Int[Tensor, " n"]) -> Batch:
     """Like `select`, for batches on any device."""
-    part = slice(rows.start, rows.stop)
+
+    def take(tensor: Tensor) -> Tensor:
+        return tensor[rows.to(tensor.device)]
+
     return Batch(
         batch.task,
-        batch.values[part],
-        batch.times[part],
+        take(batch.values),
+        take(batch.times),
         batch.grid,
         batch.boundary,
-        {name: value[part] for name, value in batch.parameters.items()},
-        {name: value[part] for name, value in batch.static.items()},
-        batch.ids[part],
+        {name: take(value) for name, value in batch.parameters.items()},
+        {name: take(value) for name, value in batch.static.items()},
+        take(batch.ids),
     )
 
 

@@ -9,7 +9,6 @@ starts from u = 0 with r = s = 1. The network's last layer starts at zero: the u
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -21,6 +20,8 @@ from ups.models.interpolation import interpolate
 
 SMALLEST_SCALE = 1e-3
 """Samples weaker than this share of the task's rms are not scaled up further: round-off is not physics."""
+FAR = 1e4
+"""Further than the logarithms of any two numbers are apart."""
 
 
 class Scales(nn.Module):
@@ -36,11 +37,11 @@ class Scales(nn.Module):
         self.task = task
         logs, values = leads.double().log(), changes.double().log()
         gaps = logs.diff()
-        nothing, beyond = torch.zeros(len(gaps), dtype=torch.float64), torch.full((1,), -math.inf, dtype=torch.float64)
+        none, far = torch.zeros_like(logs[:1]), torch.full_like(logs[:1], -FAR)
         self.register_buffer("first", values[0])
         self.register_buffer("starts", torch.cat([logs[:1], logs[:-1]]))
-        self.register_buffer("most", torch.cat([torch.zeros_like(beyond), gaps]))
-        self.register_buffer("least", torch.cat([beyond, nothing]))
+        self.register_buffer("most", torch.cat([none, gaps]))
+        self.register_buffer("least", torch.cat([far, none.expand(len(gaps))]))
         self.register_buffer("slopes", torch.cat([torch.ones_like(values[:1]), values.diff(dim=0) / gaps[:, None]]))
 
     def of_step(self, lead: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
