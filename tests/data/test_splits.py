@@ -1,10 +1,12 @@
 """Splits follow the published convention and never share a trajectory."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+from ups.data import splits as splits_module
 from ups.data.generate import generate
 from ups.data.header import trajectory
 from ups.data.joined import Joined, Subset
@@ -46,13 +48,13 @@ def test_a_joined_dataset_is_split_file_by_file(files):
     for part in splits:
         betas = part.read(range(len(part)), slice(0, 1)).parameters["beta"]
         assert betas.unique().tolist() == [0.1, 1.0]
-    check_disjoint(splits)
+    check_disjoint(splits.train, splits.validation, {"test": splits.test})
 
 
 def test_a_shared_trajectory_is_refused_by_name(files):
     splits = Splits(Subset(files[0], [5, 6, 7]), Subset(files[0], [2, 3]), Subset(files[0], [0, 6]))
     with pytest.raises(UserError, match="test trajectory 1 is the same as train trajectory 1"):
-        check_disjoint(splits)
+        check_disjoint(splits.train, splits.validation, {"test": splits.test})
 
 
 def test_a_copy_in_another_file_is_found(tmp_path):
@@ -60,9 +62,21 @@ def test_a_copy_in_another_file_is_found(tmp_path):
     equation = Darcy(points=8)
     one, two = (TensorFile(generate(equation, 4, 0, tmp_path / f"{name}.hdf5")) for name in ("train", "test"))
     other = TensorFile(generate(equation, 4, 1, tmp_path / "other.hdf5"))
-    check_disjoint(Splits(one, Subset(other, [0, 1]), Subset(other, [2, 3])))
+    check_disjoint(one, Subset(other, [0, 1]), {"test": Subset(other, [2, 3])})
     with pytest.raises(UserError, match="test trajectory 0 is the same as train trajectory 0"):
-        check_disjoint(Splits(one, other, two))
+        check_disjoint(one, other, {"test": two})
+
+
+def test_the_training_set_is_read_once_for_all_views_and_views_may_share(files, monkeypatch):
+    read: list[Any] = []
+    rows = splits_module._rows
+    monkeypatch.setattr(splits_module, "_rows", lambda data, tick: read.append(data) or rows(data, tick))
+    train, validation = Subset(files[0], [5, 6, 7]), Subset(files[0], [2, 3])
+    one, two = Subset(files[0], [0, 1]), Subset(files[0], [1, 4])
+    check_disjoint(train, validation, {"one": one, "two": two})
+    assert read == [train, validation, one, two]
+    with pytest.raises(UserError, match="test view fine trajectory 1 is the same as validation trajectory 0"):
+        check_disjoint(train, validation, {"coarse": one, "fine": Subset(files[0], [1, 2])})
 
 
 class Changed:
@@ -84,13 +98,13 @@ def test_a_copy_that_lost_conditions_is_found(files, tmp_path):
     train, validation, test = Subset(files[0], range(5)), Subset(files[0], range(5, 8)), Subset(files[0], [9, 3])
     for conditions in ({}, {"speed": torch.ones(2)}, {"beta": torch.full((2,), 0.1)}):
         with pytest.raises(UserError, match="test trajectory 1 is the same as train trajectory 3"):
-            check_disjoint(Splits(train, validation, Changed(test, parameters=conditions)))
-    check_disjoint(Splits(train, validation, Changed(test, parameters={"beta": torch.full((2,), 0.2)})))
+            check_disjoint(train, validation, {"test": Changed(test, parameters=conditions)})
+    check_disjoint(train, validation, {"test": Changed(test, parameters={"beta": torch.full((2,), 0.2)})})
     darcy = TensorFile(generate(Darcy(points=8), 4, 0, tmp_path / "darcy.hdf5"))
     train, validation, test = Subset(darcy, [0, 1]), Subset(darcy, [2]), Subset(darcy, [1])
     for static in ({}, {"permeability": darcy.read([3], slice(None)).static["a"]}):
         with pytest.raises(UserError, match="test trajectory 0 is the same as train trajectory 1"):
-            check_disjoint(Splits(train, validation, Changed(test, static=static)))
+            check_disjoint(train, validation, {"test": Changed(test, static=static)})
 
 
 def test_the_same_start_under_other_parameters_is_another_trajectory(files):

@@ -10,7 +10,7 @@ from ups.data.generate import generate
 from ups.data.layouts import named_layout
 from ups.data.open import open_dataset
 from ups.data.sources import open_source
-from ups.data.splits import Splits, check_disjoint, content_hashes, split
+from ups.data.splits import check_disjoint, content_hashes, split
 from ups.data.views import PDEBENCH, View, pdebench_view
 from ups.equations import Advection, Darcy
 from ups.errors import UserError
@@ -106,7 +106,7 @@ def test_the_test_set_is_the_end_that_publications_test_on(tmp_path, end, test, 
     splits = split(View(dataset, 2))
     assert splits.test.indices == tuple(test) and splits.validation.indices == tuple(validation)
     assert [splits.train.indices[0], splits.train.indices[-1]] == train and len(splits.train) == 16
-    check_disjoint(splits)
+    check_disjoint(splits.train, splits.validation, {"test": splits.test})
 
 
 def test_a_copy_in_another_precision_is_found(tmp_path):
@@ -119,7 +119,7 @@ def test_a_copy_in_another_precision_is_found(tmp_path):
     assert content_hashes(single) == content_hashes(double) and len(set(content_hashes(single))) == 3
     other, _ = made(tmp_path / "other.h5", "burgers", (8,), 1, count=1)
     with pytest.raises(UserError, match="test trajectory 0 is the same as train trajectory 0"):
-        check_disjoint(Splits(double, other, single))
+        check_disjoint(double, other, {"test": single})
 
 
 def test_a_parameter_in_another_precision_is_the_same_parameter(tmp_path):

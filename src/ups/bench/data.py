@@ -17,7 +17,7 @@ from torch import Tensor
 from ups.bench.ceilings import synchronise
 from ups.bench.tasks import DATA_SEED, Task
 from ups.data.header import Described
-from ups.data.splits import Splits, check_disjoint
+from ups.data.splits import check_disjoint
 from ups.data.statistics import statistics
 from ups.distributed.runtime import Runtime
 from ups.equations import Equation
@@ -95,24 +95,23 @@ def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
         spec.name, task.solver.channels, grid, task.times, task.solver.boundary, dict(task.solver.parameters)
     )
     ends = (0, task.train, task.train + task.validation, len(values))
-    parts = [Held(header, values[lo:hi], lo) for lo, hi in pairwise(ends)]
-    splits = Splits(*parts)
-    check_disjoint(splits)
+    train, validation, test = (Held(header, values[lo:hi], lo) for lo, hi in pairwise(ends))
+    check_disjoint(train, validation, {"test": test})
     learned = Learned(
         spec,
         grid,
-        statistics(parts[0], spec),
+        statistics(train, spec),
         {name: (value, value) for name, value in task.solver.parameters.items() if name in spec.parameters},
         (task.dt,),
     )
-    store = FieldStore.build(folder / f"{task.name}-{task.points}", parts[0], learned.normaliser)
+    store = FieldStore.build(folder / f"{task.name}-{task.points}", train, learned.normaliser)
     return Data(
         task=task,
         learned=learned,
         store=store,
-        train=parts[0],
-        validation=read_all(parts[1]),
-        test=read_all(parts[2]),
+        train=train,
+        validation=read_all(validation),
+        test=read_all(test),
         test_ids=range(ends[2], ends[3]),
         seconds=seconds,
         solver_seconds=fastest,

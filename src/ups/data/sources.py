@@ -67,12 +67,11 @@ def check_source(source: Source, report: Report) -> None:
     Readers refuse NaN and damage when they read. Training fields are not read here: statistics will.
     """
     spec = source.spec
-    for view, test in source.tests.items():
-        tick = partial(report, view)
-        check_disjoint(Splits(source.train, source.validation, test), tick)
-        _check_conditions(view, spec, test, tick)
-        _read_through(test, tick)
     tick = partial(report, spec.name)
+    check_disjoint(source.train, source.validation, source.tests, tick)
+    for view, test in source.tests.items():
+        _check_conditions(view, spec, test, partial(report, view))
+        _read_through(test, partial(report, view))
     _read_through(source.validation, tick)
     _check_conditions(spec.name, spec, source.train, tick)
 

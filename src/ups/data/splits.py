@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from itertools import combinations
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -72,27 +71,38 @@ def _single(values: Tensor) -> bytes:
     return (values.float() + 0.0).contiguous().numpy().tobytes()
 
 
-def check_disjoint(splits: Splits, tick: Tick | None = None) -> None:
-    """Refuse splits that share a trajectory, whatever files they came from.
+def check_disjoint(train: Dataset, validation: Dataset, tests: Mapping[str, Dataset], tick: Tick | None = None) -> None:
+    """Refuse sets that share a trajectory, whatever files they came from; only test sets may, which are views, by name.
 
     Two are the same if their first frames are and no static field, forcing or parameter that both name differs: a copy
     may have lost conditions on its way through a layout that has no place for them. `tick` is told how many
-    trajectories of a split are done, and of how many.
+    trajectories of a set are done, and of how many.
     """
-    sets = splits._asdict()
-    starts = {name: [_starts(batch, row) for batch, row in _rows(data, tick)] for name, data in sets.items()}
-    for (one, first), (other, second) in combinations(starts.items(), 2):
-        shared = sorted(set(first[0]) & set(second[0])) if first and second else []
-        seen: dict[tuple[bytes, ...], int] = {}
-        for index, start in enumerate(first):
-            seen.setdefault(tuple(start[name] for name in shared), index)
-        for index, start in enumerate(second):
-            same = seen.get(tuple(start[name] for name in shared))
-            if same is not None:
-                raise UserError(
-                    f"{splits.train.task}: {other} trajectory {index} is the same as {one} trajectory {same}; "
-                    "split so that no trajectory is in two sets"
-                )
+
+    def read(data: Dataset) -> list[dict[str, bytes]]:
+        return [_starts(batch, row) for batch, row in _rows(data, tick)]
+
+    trained, validated = read(train), read(validation)
+    _check_apart(train.task, ("validation", validated), ("train", trained))
+    for view, data in tests.items():
+        tested = ("test" if len(tests) == 1 else f"test view {view}", read(data))
+        _check_apart(train.task, tested, ("train", trained))
+        _check_apart(train.task, tested, ("validation", validated))
+
+
+def _check_apart(task: str, *named: tuple[str, list[dict[str, bytes]]]) -> None:
+    (one, first), (other, second) = named
+    shared = sorted(set(first[0]) & set(second[0])) if first and second else []
+    seen: dict[tuple[bytes, ...], int] = {}
+    for index, start in enumerate(second):
+        seen.setdefault(tuple(start[name] for name in shared), index)
+    for index, start in enumerate(first):
+        same = seen.get(tuple(start[name] for name in shared))
+        if same is not None:
+            raise UserError(
+                f"{task}: {one} trajectory {index} is the same as {other} trajectory {same}; "
+                "split so that no trajectory is in two sets"
+            )
 
 
 def _rows(dataset: Dataset, tick: Tick | None) -> Iterator[tuple[Batch, int]]:
