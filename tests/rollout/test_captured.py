@@ -132,10 +132,17 @@ def test_a_step_is_bound_to_places_and_precision(spec: ModelSpec) -> None:
     torch.set_float32_matmul_precision("high")
     try:
         fast = captured.bound_to(model)
+        torch.backends.cuda.matmul.fp32_precision = "ieee"  # the other way to say it: torch refuses to mix them
+        assert captured.bound_to(model) not in (fast, before)
     finally:
         torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = not torch.backends.cudnn.allow_tf32
+    try:
+        convolved = captured.bound_to(model)
+    finally:
+        torch.backends.cudnn.allow_tf32 = not torch.backends.cudnn.allow_tf32
     moved = captured.bound_to(model.double())
-    assert len({str(bound) for bound in (before, rounded, fast, moved)}) == 4
+    assert len({str(bound) for bound in (before, rounded, fast, convolved, moved)}) == 5
 
 
 @on_a_gpu

@@ -29,7 +29,7 @@ Optimiser = TypeVar("Optimiser", bound=torch.optim.Optimizer)
 BUCKET = 32 * 2**20
 """Bytes of gradients that are reduced at once."""
 RECOMPILATIONS = 64
-"""Of one part's code, at most: tasks, grids, micro-batches and their halves, with gradients and without."""
+"""Of one part's code, at most, for each task: grids, micro-batches and their halves, with gradients and without."""
 
 
 def parallelise(
@@ -47,9 +47,7 @@ def parallelise(
         if config.checkpoint_activations:
             _replace_forward(block, _recomputed(block.forward))
     if config.compile:
-        for part in model.modules():
-            if getattr(part, "compiled", False):  # it says of itself that it can be, and that this makes it faster
-                _compile(part)
+        _compile(model)
     if runtime.mesh is not None:
         mesh = runtime.mesh if config.strategy == "hsdp" else runtime.mesh["dp_shard"]
         place = _placement(runtime.mesh["dp_shard"].size())
@@ -194,14 +192,17 @@ def _replace_forward(block: nn.Module, forward: Callable[..., Any]) -> None:
     block.forward = forward  # on the instance: names of parameters and hooks of the module stay as they are
 
 
-def _compile(part: nn.Module) -> None:
-    """Compile a part of a model for every shape it meets. Past torch's limit of shapes it would go on eagerly and say
-    nothing, so the limit is far away, and reaching it is an error.
+def _compile(model: nn.Module) -> None:
+    """Compile the parts that say of themselves that it makes them faster, each for every shape it meets. Past torch's
+    limit of shapes they would go on eagerly and say nothing, so the limit is far away, and reaching it is an error.
     """
-    torch._dynamo.config.recompile_limit = RECOMPILATIONS
-    torch._dynamo.config.accumulated_recompile_limit = 64 * RECOMPILATIONS
+    limit = RECOMPILATIONS * max(1, len(getattr(model, "tasks", ())))
+    torch._dynamo.config.recompile_limit = limit
+    torch._dynamo.config.accumulated_recompile_limit = 64 * limit
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    part.compile()
+    for part in model.modules():
+        if getattr(part, "compiled", False):
+            part.compile()
 
 
 def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:

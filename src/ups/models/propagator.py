@@ -20,8 +20,6 @@ from ups.models.interpolation import interpolate
 
 SMALLEST_SCALE = 1e-3
 """Samples weaker than this share of the task's rms are not scaled up further: round-off is not physics."""
-FAR = 1e4
-"""Further than the logarithms of any two numbers are apart."""
 
 
 class Scales(nn.Module):
@@ -37,18 +35,22 @@ class Scales(nn.Module):
         self.task = task
         logs, values = leads.double().log(), changes.double().log()
         gaps = logs.diff()
-        none, far = torch.zeros_like(logs[:1]), torch.full_like(logs[:1], -FAR)
-        self.register_buffer("first", values[0])
-        self.register_buffer("starts", torch.cat([logs[:1], logs[:-1]]))
-        self.register_buffer("most", torch.cat([none, gaps]))
-        self.register_buffer("least", torch.cat([far, none.expand(len(gaps))]))
-        self.register_buffer("slopes", torch.cat([torch.ones_like(values[:1]), values.diff(dim=0) / gaps[:, None]]))
+        none, far = torch.zeros_like(logs[:1]), torch.full_like(logs[:1], -torch.inf)
+        tables = {
+            "first": values[0],
+            "starts": torch.cat([logs[:1], logs[:-1]]),
+            "least": torch.cat([far, none.expand(len(gaps))]),
+            "most": torch.cat([none, gaps]),
+            "slopes": torch.cat([torch.ones_like(values[:1]), values.diff(dim=0) / gaps[:, None]]),
+        }
+        for name, table in tables.items():
+            self.register_buffer(name, table, persistent=False)  # a saved model's statistics tell them
 
     def of_step(self, lead: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
         """s(Δ): linear in log-log between the strides, proportional to Δ below the first, constant above the last."""
-        first, starts, slopes = (self.get_buffer(name) for name in ("first", "starts", "slopes"))
-        along = lead.double().log()[:, None] - starts
-        inside = torch.clamp(along, self.get_buffer("least"), self.get_buffer("most"))
+        names = ("first", "starts", "least", "most", "slopes")
+        first, starts, least, most, slopes = (self.get_buffer(name) for name in names)
+        inside = torch.clamp(lead.double().log()[:, None] - starts, least, most)
         return (first + (inside[..., None] * slopes).sum(1)).exp().to(lead.dtype)
 
     def of_sample(self, history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B C"]:

@@ -69,11 +69,13 @@ def stepper(
 
 def bound_to(model: nn.Module) -> list[Any]:
     """What a recorded step goes on using, whatever the model uses by then: where parameters and buffers lie, and how
-    products are rounded.
+    products and convolutions are rounded.
     """
     places = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
     products = [getattr(module, "products", None) for module in model.modules()]
-    return [*places, torch.get_float32_matmul_precision(), *products]
+    # Not torch.get_float32_matmul_precision(), which refuses to answer where a user has set one of these.
+    convolutions = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
+    return [*places, torch.backends.cuda.matmul.fp32_precision, convolutions.fp32_precision, *products]
 
 
 def _capturable(model: nn.Module, inputs: list[Tensor]) -> bool:
