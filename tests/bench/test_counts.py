@@ -60,20 +60,19 @@ def test_fourier_transforms_cost_five_n_log_n_and_half_of_it_for_real_numbers():
 
 
 def test_a_spectral_block_costs_its_transforms_its_mixing_and_its_two_layers():
-    width, modes, points, batch, conditions = 8, 4, 32, 3, 6
+    width, modes, points, batch = 8, 4, 32, 3
     frame = Frame(Grid.cell_centred((points,)), Boundary.all("periodic", 1), 1)
-    spectral = Spectral([frame], width=width, conditions=conditions, modes=modes)
+    spectral = Spectral([frame], width=width, modes=modes)
     block, bases = spectral.block(), spectral.tables(frame, lambda table: table.float())
-    x, embedded = torch.randn(batch, points, width), torch.randn(batch, conditions)
+    x, modulation = torch.randn(batch, points, width), torch.randn(batch, 3 * width)
     with Counting() as counting, torch.no_grad():
-        block(x, embedded, bases)
+        block(x, modulation, bases)
     rows, many = 2 * modes, batch * width  # cosines and sines; what each transform is applied to
     transforms = 2 * (2 * rows * points * many)  # analysis and synthesis
     mixing = 2 * modes * batch * (2 * width) * (2 * width)  # (c, s) of every sample times its mode's matrix
     inner = 2 * batch * points * (4 * width) * (2 * width)  # h, mixed and two neighbours to the hidden width
     outer = 2 * batch * points * (2 * width) * width
-    modulation = 2 * batch * conditions * 3 * width
-    assert counting.flop == transforms + mixing + inner + outer + modulation
+    assert counting.flop == transforms + mixing + inner + outer
 
 
 def test_attention_on_a_cpu_costs_two_products_and_five_in_the_backward_pass():

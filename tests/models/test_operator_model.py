@@ -240,14 +240,14 @@ def test_components_of_a_vector_share_their_scale() -> None:
 def test_a_silent_unit_leaves_no_denormal_numbers() -> None:
     """A CPU computes those many times slower: a training in which units fall silent would become slow."""
     frame = Frame(Grid.cell_centred((16,)), Boundary.all("periodic", 1), 1)
-    spectral = Spectral([frame], width=4, conditions=3, modes=4)
+    spectral = Spectral([frame], width=4, modes=4)
     block, bases = spectral.block(), spectral.tables(frame, lambda table: table.float())
     with torch.no_grad():
         block.inner.weight.zero_()
         block.inner.bias.fill_(-95.0)
         for stencil in block.stencil.values():
             stencil.zero_()
-    block(torch.randn(2, 16, 4), torch.randn(2, 3), bases).sum().backward()
+    block(torch.randn(2, 16, 4), torch.randn(2, 12), bases).sum().backward()
     sizes = torch.cat([p.grad.abs().flatten() for p in block.parameters() if p.grad is not None])
     assert not ((sizes > 0) & (sizes < torch.finfo(torch.float32).tiny)).any()
     assert block.outer.weight.grad is not None and (block.outer.weight.grad != 0).any()

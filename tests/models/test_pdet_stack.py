@@ -24,12 +24,12 @@ SETTINGS = {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}
 
 
 def rotation(frame: Frame, width: int, heads: int) -> Rotation:
-    return PdetStack([frame], width=width, conditions=4, heads=heads).tables(frame, lambda table: table)
+    return PdetStack([frame], width=width, heads=heads).tables(frame, lambda table: table)
 
 
 def awake(width: int, heads: int) -> PdetBlock:
     torch.manual_seed(0)
-    block = PdetBlock(width, heads, 4, 2.0).double()
+    block = PdetBlock(width, heads, 2.0).double()
     for parameter in block.parameters():
         if parameter.dim() == 1 or not parameter.detach().any():
             torch.nn.init.normal_(parameter, 0.5, 0.3)
@@ -87,7 +87,7 @@ def test_positions_are_lengths_not_numbers_of_points() -> None:
 def test_heads_that_do_not_fit_are_refused(width: int, heads: int) -> None:
     frame = Frame(Grid.cell_centred((8, 8)), TANK, 1)
     with pytest.raises(UserError, match="even number of channels, at least 4"):
-        PdetStack([frame], width=width, conditions=4, heads=heads)
+        PdetStack([frame], width=width, heads=heads)
 
 
 def test_each_architecture_is_given_its_own_settings_only() -> None:
@@ -95,7 +95,7 @@ def test_each_architecture_is_given_its_own_settings_only() -> None:
     given = OperatorConfig(architecture="pdet_stack", width=256).settings()
     assert "modes" not in given and "architecture" not in given
     frame = Frame(Grid.cell_centred((8,)), Boundary.all("periodic", 1), 1)
-    assert PdetStack([frame], width=256, conditions=4).heads == 4
+    assert PdetStack([frame], width=256).heads == 4
 
 
 @pytest.fixture

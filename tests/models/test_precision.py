@@ -72,12 +72,11 @@ def stream(trainer: Trainer) -> tuple[list[torch.dtype], Products]:
 def test_spectral_transforms_and_mixing_are_not_rounded_but_the_channel_mlp_is(trainer: Trainer) -> None:
     types, products = stream(trainer)
     assert set(types) == {WHOLE}
-    # Per block: both transforms of every axis and the modulation in float32, the MLP's two products in bfloat16.
+    # Per block: both transforms of every axis in float32, the MLP's two products in bfloat16.
     assert set(products.seen["bmm"]) == {(WHOLE,)}
-    assert sorted(map(str, set(products.seen["addmm"]))) == sorted(map(str, {(WHOLE,), (HALF,)}))
     passes = len(products.seen["silu"])
     assert products.seen["silu"] == [(HALF,)] * passes
-    assert products.seen["addmm"].count((HALF,)) == 2 * passes and products.seen["addmm"].count((WHOLE,)) == passes
+    assert products.seen["addmm"] == [(HALF,)] * (2 * passes)
 
 
 @pytest.mark.parametrize("trainer", ["pdet_stack"], indirect=True)
@@ -89,7 +88,7 @@ def test_attention_and_products_are_rounded_but_the_stream_and_norms_are_not(tra
     assert attention and set(attention) == {(HALF,)} and len(attention) == passes
     assert products.seen["native_layer_norm"] == [(WHOLE,)] * (2 * passes)
     assert set(products.seen["mm"]) == {(HALF,)}  # q, k and v
-    assert products.seen["addmm"].count((HALF,)) == 3 * passes and products.seen["addmm"].count((WHOLE,)) == passes
+    assert products.seen["addmm"] == [(HALF,)] * (3 * passes)
 
 
 @pytest.mark.parametrize("trainer", list(SETTINGS), indirect=True)

@@ -13,6 +13,7 @@ from ups.config.schema import RuntimeConfig, TrainingConfig
 from ups.distributed import checkpoint
 from ups.distributed.runtime import Runtime
 from ups.errors import Stopped, UserError
+from ups.models.conditions import Modulation
 from ups.track.jsonl import read_events
 from ups.training.muon import Muon, orthogonalise
 from ups.training.optim import build_optimiser
@@ -125,7 +126,7 @@ def test_what_is_not_muon_s_is_torch_s_fused_adamw_to_the_last_bit() -> None:
 
 
 class Net(nn.Module):
-    """Two equal blocks between a table of rows and a head."""
+    """Two equal blocks, modulated, between a table of rows and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,6 +136,7 @@ class Net(nn.Module):
             nn.ParameterDict({"stack": torch.randn(3, 6, 12), "matrix": torch.randn(6, 6), "vector": torch.randn(6)})
             for _ in range(2)
         )
+        self.modulation = Modulation(5, 2, 18)
         self.head = nn.Linear(6, 2)
 
 
@@ -153,12 +155,12 @@ def give_gradients(net: Net, step: int) -> None:
         parameter.grad = draw(tuple(parameter.shape), 100 * step + number, torch.float32)
 
 
-def test_muon_has_the_matrices_of_blocks_and_adamw_the_rest_without_decay_of_vectors() -> None:
+def test_muon_has_the_matrices_of_blocks_and_what_modulates_them_and_adamw_the_rest_without_decay_of_vectors() -> None:
     net, optimiser = built(weight_decay=0.5)
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     seen = [({names[id(p)] for p in g["params"]}, g["orthogonal"], g["weight_decay"]) for g in optimiser.param_groups]
-    inside = {f"blocks.{i}.{kind}" for i in (0, 1) for kind in ("stack", "matrix")}
-    vectors = {"stem.bias", "head.bias", "blocks.0.vector", "blocks.1.vector"}
+    inside = {f"blocks.{i}.{kind}" for i in (0, 1) for kind in ("stack", "matrix")} | {"modulation.weight"}
+    vectors = {"stem.bias", "head.bias", "blocks.0.vector", "blocks.1.vector", "modulation.bias"}
     assert seen == [(inside, True, 0.5), ({"stem.weight", "head.weight"}, False, 0.5), (vectors, False, 0.0)]
     assert isinstance(build_optimiser(net, TrainingConfig()), torch.optim.AdamW)
 

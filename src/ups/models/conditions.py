@@ -1,4 +1,5 @@
-"""What the model is told besides the fields: lead time, spacing, lengths, scale, boundary kinds, PDE parameters.
+"""What the model is told besides the fields: lead time, spacing, lengths, scale, boundary kinds, PDE parameters; and
+what that does to its blocks.
 
 Every condition is a named number. Its embedding is Σ_names table[name] · φ(signed log of the value): a row block per
 name, so a new parameter adds rows and changes none.
@@ -41,3 +42,23 @@ class ConditionEmbedding(nn.Module):
         names = sorted(values)
         stacked = features(torch.stack([values[name] for name in names], -1)).flatten(1)
         return self.mix(stacked @ torch.cat([self.rows[name] for name in names]))
+
+
+class Modulation(nn.Module):
+    """The vector of conditions → the numbers that gains, shifts and gates of each block add to 1 or 0: none at first.
+
+    One product for all blocks: by themselves these are so small that launching them takes longer than computing them.
+    """
+
+    compiled = True
+
+    def __init__(self, width: int, blocks: int, numbers: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(blocks, width, numbers))
+        self.bias = nn.Parameter(torch.zeros(blocks * numbers))
+
+    def forward(self, conditions: Float[Tensor, "B D"]) -> tuple[Float[Tensor, "B N"], ...]:
+        """A block's numbers each."""
+        blocks, _, numbers = self.weight.shape
+        bias = self.bias.view(blocks, 1, numbers)
+        return torch.baddbmm(bias, conditions.expand(blocks, *conditions.shape), self.weight).unbind()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -28,3 +29,11 @@ def relative_l2(prediction: Float[Tensor, "B *space C"], target: Float[Tensor, "
     error = (prediction - target).flatten(1).norm(dim=1)
     size = target.flatten(1).norm(dim=1).clamp_min(FLOOR * target.shape[1:].numel() ** 0.5)
     return error / size
+
+
+def errors_of(
+    states: Sequence[Float[Tensor, "B *space C"]], targets: Float[Tensor, "B T *space C"]
+) -> tuple[Float[Tensor, " B"], Float[Tensor, "T B"]]:
+    """Their mean, and the relative error of each state against its target."""
+    errors = torch.stack([relative_l2(state, targets[:, i]) for i, state in enumerate(states)])
+    return errors.mean(0), errors

@@ -28,6 +28,11 @@ from torch.optim.adamw import adamw
 
 from ups.distributed.parallel import local
 
+try:
+    from ups.training import muon_kernel
+except ModuleNotFoundError:  # torch for CPUs comes without Triton
+    muon_kernel = None
+
 QUINTIC = (3.4445, -4.7750, 2.0315)
 """p(σ) = aσ + bσ³ + cσ⁵ by K. Jordan (2024): steep at 0, so that few iterations do, which then stay about 1."""
 ITERATIONS = 5
@@ -85,7 +90,10 @@ class Muon(torch.optim.Optimizer):
                 continue
             alike: dict[tuple, list[nn.Parameter]] = {}
             for parameter in touched:
-                alike.setdefault(_kind(parameter), []).append(parameter)
+                if _has_kernel(parameter):
+                    works.append(partial(self._by_kernel, group, parameter))
+                else:
+                    alike.setdefault(_kind(parameter), []).append(parameter)
             works += [partial(self._muon, group, parameters) for parameters in alike.values()]
         if self.param_groups[0]["capturable"]:
             _branches(works)
@@ -95,8 +103,7 @@ class Muon(torch.optim.Optimizer):
 
     def _muon(self, group: dict[str, Any], parameters: Sequence[nn.Parameter]) -> None:
         """One step of parameters of the same shape, of which each rank holds the same part."""
-        rate, mu, decay = group["lr"], group["momentum"], group["weight_decay"]
-        scale = 0.2 * math.sqrt(max(parameters[0].shape[-2:]))
+        mu, decay, scale = group["momentum"], group["weight_decay"], _scale(parameters[0])
         momenta = [local(self.state[parameter]["momentum_buffer"]) for parameter in parameters]
         weights = [local(parameter) for parameter in parameters]
         gradient = torch.stack([local(parameter.grad) for parameter in parameters if parameter.grad is not None])
@@ -105,8 +112,28 @@ class Muon(torch.optim.Optimizer):
         update = _orthogonal(torch.lerp(gradient, moved, mu), parameters[0])
         self._write(momenta, momentum, moved)
         change = torch.add(update, weight, alpha=decay / scale)
-        rate = torch.as_tensor(rate, dtype=weight.dtype, device=weight.device)
-        self._write(weights, weight, torch.addcmul(weight, change, rate, value=-scale))
+        self._write(weights, weight, torch.addcmul(weight, change, _rate(group, weight), value=-scale))
+
+    def _by_kernel(self, group: dict[str, Any], parameter: nn.Parameter) -> None:
+        """The same for one parameter whose matrices are small."""
+        assert muon_kernel is not None and parameter.grad is not None
+        weight, momentum = local(parameter), local(self.state[parameter]["momentum_buffer"])
+        a, b, c = QUINTIC
+        muon_kernel.update(
+            weight,
+            momentum,
+            local(parameter.grad).contiguous(),
+            _rate(group, weight),
+            getattr(self, "found_inf", None),
+            mu=group["momentum"],
+            decay=group["weight_decay"],
+            scale=_scale(parameter),
+            smallest=SMALLEST,
+            a=a,
+            b=b,
+            c=c,
+            ITERATIONS=ITERATIONS,
+        )
 
     def _write(self, tensors: list[Tensor], before: Tensor, after: Tensor) -> None:
         """Their new values; the old ones where the step is skipped, chosen and not weighted: zero times NaN is NaN."""
@@ -152,6 +179,27 @@ def _branches(works: Iterable[Callable[[], None]]) -> None:
         here.wait_stream(side)
 
 
+def _scale(parameter: Tensor) -> float:
+    return 0.2 * math.sqrt(max(parameter.shape[-2:]))
+
+
+def _rate(group: dict[str, Any], like: Tensor) -> Float[Tensor, ""]:
+    return torch.as_tensor(group["lr"], dtype=like.dtype, device=like.device)
+
+
+def _has_kernel(parameter: Tensor) -> bool:
+    """Whether this rank's part of it is whole matrices, and such that a GPU's processor has room for one."""
+    part = local(parameter)
+    whole = not _cut(parameter) and part.is_contiguous() and part.numel() > 0
+    return muon_kernel is not None and whole and muon_kernel.fits(part)
+
+
+def _cut(parameter: Tensor) -> bool:
+    """Whether ranks hold parts of matrices: their shares go through them, and not between them."""
+    placements = parameter.placements if isinstance(parameter, DTensor) else ()
+    return any(isinstance(p, Shard) and p.dim >= parameter.dim() - 2 for p in placements)
+
+
 def _kind(parameter: Tensor) -> tuple:
     """What parameters must share to be stacked on every rank."""
     placements = parameter.placements if isinstance(parameter, DTensor) else None
@@ -160,10 +208,7 @@ def _kind(parameter: Tensor) -> tuple:
 
 def _orthogonal(updates: Tensor, like: nn.Parameter) -> Tensor:
     """`orthogonalise` of what this rank holds of some parameters that are cut as `like` is, stacked."""
-    if not isinstance(like, DTensor):
-        return orthogonalise(updates)
-    cuts = [placement.dim for placement in like.placements if isinstance(placement, Shard)]
-    if all(dim < like.dim() - 2 for dim in cuts):  # between matrices, not through them
+    if not isinstance(like, DTensor) or not _cut(like):
         return orthogonalise(updates)
     mesh = like.device_mesh
     shape = torch.Size([len(updates), *like.shape])

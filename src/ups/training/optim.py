@@ -10,6 +10,7 @@ from torch import nn
 from ups.config.schema import TrainingConfig
 from ups.distributed.optimiser_state import allocate
 from ups.distributed.parallel import blocks
+from ups.models.conditions import Modulation
 from ups.training.muon import Muon
 
 
@@ -19,8 +20,9 @@ def build_optimiser(module: nn.Module, config: TrainingConfig) -> torch.optim.Op
     vectors = [p for p in module.parameters() if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     if config.optimiser == "muon":
-        # A block's matrices, single or stacked; a model without blocks, as the baselines are, is left to AdamW.
-        hidden = {id(p) for block in blocks(module) for p in block.parameters() if p.dim() in (2, 3)}
+        # Matrices of blocks and of what modulates them, single or stacked; a model without blocks is left to AdamW.
+        inner = [*blocks(module), *(part for part in module.modules() if isinstance(part, Modulation))]
+        hidden = {id(p) for part in inner for p in part.parameters() if p.dim() in (2, 3)}
         inside = {"params": [p for p in matrices if id(p) in hidden], "weight_decay": config.weight_decay}
         groups[0]["params"] = [p for p in matrices if id(p) not in hidden]
         groups = [{**inside, "orthogonal": True}, *({**group, "orthogonal": False} for group in groups)]

@@ -115,7 +115,7 @@ class Step:
         if norm.device.type == "cuda":
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip, total)
             # Torch's fused optimisers leave everything as it was, their step count too, where this flag is 1.
-            skipped = norm.isfinite().logical_not().float()
+            skipped = (norm - norm).ne(0).float()  # infinity less itself is no number, and that is not 0
             self.optimiser.found_inf, self.optimiser.grad_scale = skipped, None  # pyright: ignore[reportAttributeAccessIssue]
             self.optimiser.step()
             self.ema.update(self.share, skipped)

@@ -100,7 +100,8 @@ class Trainer:
             self.resident = place(stores, runtime, self.dtype)
             runtime.crumb.mark("shard")
             model = model.to(runtime.device)
-            self.stage = OperatorStage(model.double() if self.dtype == torch.float64 else model, config.noise)
+            model = model.double() if self.dtype == torch.float64 else model
+            self.stage = OperatorStage(model, config.noise, runtime.config.compile)
             self.model = self.stage.modules()
             self.optimiser, self.reduction = parallelise(
                 self.model, runtime, config.precision, lambda module: build_optimiser(module, config)

@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ups.fields import Grid, TaskSpec
-from ups.models.conditions import ConditionEmbedding
+from ups.models.conditions import ConditionEmbedding, Modulation
 from ups.models.geometry import Frame, Geometry, cell_offsets, wall_factor
 from ups.models.interpolation import apply_along, interpolate
 from ups.models.operator.pdet_stack import PdetStack
 from ups.models.operator.spectral import Spectral
 
 ARCHITECTURES = {"spectral": Spectral, "pdet_stack": PdetStack}
-"""What stands between stem and head, by name: each gives blocks, and the tables they look up for a frame."""
+"""What stands between stem and head, by name: each gives blocks, how many numbers modulate one of them, and the tables
+they look up for a frame."""
 
 
 def patchify(values: Float[Tensor, "B *space C"], patch: int) -> Float[Tensor, "B *latent CP"]:
@@ -43,6 +44,8 @@ def patchify(values: Float[Tensor, "B *space C"], patch: int) -> Float[Tensor, "
 
 class Stem(nn.Module):
     """Fields on their own points → latents. Rows per field name and patch; lags of the history are rows too."""
+
+    compiled = True
 
     def __init__(self, tasks: Mapping[str, TaskSpec], frames: Mapping[str, Frame], width: int) -> None:
         super().__init__()
@@ -73,10 +76,16 @@ class Stem(nn.Module):
 
 
 class Head(nn.Module):
-    """Latents → values at any point: interpolated features, the place in the cell, the input fields at that point."""
+    """Latents → increments at any point: interpolated features, the place in the cell, the input fields at that point.
+
+    Where the equation conserves a channel's mean, the increment on the whole grid has none.
+    """
+
+    compiled = True
 
     def __init__(self, tasks: Mapping[str, TaskSpec], width: int, hidden: int) -> None:
         super().__init__()
+        self.tasks = tasks
         self.inner = nn.Linear(width, hidden)
         self.place = nn.ParameterDict(
             {str(d): nn.Parameter(torch.zeros(4 * d, hidden)) for d in {task.dimension for task in tasks.values()}}
@@ -94,18 +103,60 @@ class Head(nn.Module):
             for key in self.outputs[name]:
                 if key not in self.outer:
                     self.outer[key] = nn.Parameter(torch.zeros(hidden, 1))
+            conserved = {invariant.channel for invariant in task.invariants}
+            mask = torch.tensor([float(channel in conserved) for channel in task.channel_names])
+            self.register_buffer(f"conserved_{name}", mask, persistent=False)
 
     def forward(
+        self, task: str, x: Float[Tensor, "B *latent D"], local: Float[Tensor, "B *space I"], geometry: Geometry
+    ) -> Float[Tensor, "B *space C"]:
+        """On the whole grid."""
+        whole = self._whole(task, x, local, geometry)
+        return whole - self._drift(task, whole) if self.tasks[task].invariants else whole
+
+    def at(
+        self,
+        query: Float[Tensor, "P dim"],
+        task: str,
+        x: Float[Tensor, "B *latent D"],
+        local: Float[Tensor, "B *space I"],
+        geometry: Geometry,
+        grid: Grid,
+    ) -> Float[Tensor, "B P C"]:
+        """At `query` points."""
+        boundary = self.tasks[task].boundary
+        features = interpolate(self.inner(x), geometry.latent, boundary.periodic, query, 1)
+        near = interpolate(local, grid, boundary.periodic, query, 3)
+        out = self._values(task, features, cell_offsets(geometry.latent, query).to(features), near)
+        factor = wall_factor(boundary, grid.extent, query)
+        out = out if factor is None else out * factor.to(out)[:, None]
+        if self.tasks[task].invariants:
+            out = out - self._drift(task, self._whole(task, x, local, geometry)).flatten(1, -2)
+        return out
+
+    def _whole(self, task: str, x: Tensor, local: Tensor, geometry: Geometry) -> Float[Tensor, "B *space C"]:
+        features = self.inner(x)
+        if geometry.frame.patch > 1 or geometry.resample is not None:
+            for axis, matrix in enumerate(geometry.decode):
+                features = apply_along(matrix, features, axis)
+        out = self._values(task, features, geometry.offsets, local)
+        return out if geometry.wall_factor is None else out * geometry.wall_factor
+
+    def _values(
         self,
         task: str,
         features: Float[Tensor, "B *points D"],
         place: Float[Tensor, "*points F"],
         local: Float[Tensor, "B *points I"],
-        dimension: int,
     ) -> Float[Tensor, "B *points C"]:
         local_rows = torch.cat([self.local[key] for key in self.inputs[task]])
-        h = features + place @ self.place[str(dimension)] + local @ local_rows
+        h = features + place @ self.place[str(self.tasks[task].dimension)] + local @ local_rows
         return F.silu(h) @ torch.cat([self.outer[key] for key in self.outputs[task]], -1)
+
+    def _drift(self, task: str, increment: Float[Tensor, "B *space C"]) -> Float[Tensor, "B *ones C"]:
+        """The mean change of channels whose mean the equation conserves: what has to be taken off again."""
+        mean = increment.mean(dim=tuple(range(1, increment.dim() - 1)), keepdim=True)
+        return mean * self.get_buffer(f"conserved_{task}").to(mean)
 
 
 class OperatorModel(nn.Module):
@@ -130,19 +181,16 @@ class OperatorModel(nn.Module):
         self.tasks = {task.name: task for task in tasks}
         self.frames = {task.name: frames[task.name] for task in tasks}
         self.architecture: Spectral | PdetStack = ARCHITECTURES[architecture](
-            self.frames.values(), width=width, conditions=conditions, **settings
+            self.frames.values(), width=width, **settings
         )
         names = {name for task in tasks for name in condition_names(task)}
         self.stem = Stem(self.tasks, self.frames, width)
         self.conditions = ConditionEmbedding(names, conditions)
+        self.modulation = Modulation(conditions, depth, self.architecture.modulated)
         self.blocks = nn.ModuleList(self.architecture.block() for _ in range(depth))
         self.head = Head(self.tasks, width, head)
         self._geometries: dict[tuple, Geometry] = {}
         self._fixed: dict[tuple, Mapping[str, Float[Tensor, ""]]] = {}
-        for task in tasks:
-            conserved = {invariant.channel for invariant in task.invariants}
-            mask = torch.tensor([float(name in conserved) for name in task.channel_names])
-            self.register_buffer(f"conserved_{task.name}", mask, persistent=False)
 
     def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
         """Tables for this grid, made on first use. Positions are few numbers: their values are the key."""
@@ -172,48 +220,20 @@ class OperatorModel(nn.Module):
         query: Float[Tensor, "P dim"] | None = None,
     ) -> Tensor:
         """Increments on the whole grid (B, *space, C), or at `query` points (B, P, C)."""
-        spec, frame = self.tasks[task], self.frames[task]
         geometry = self.geometry(task, grid, history)
         lags = rearrange(history, "b h ... c -> b ... (c h)")
         fields = torch.cat([lags, static], -1)
         for axis, matrix in enumerate(geometry.resample or ()):
             fields = apply_along(matrix, fields, axis)
         fixed = {name: value.expand(history.shape[0]) for name, value in self.fixed(task, history).items()}
-        embedded = self.conditions({**conditions, **fixed})
-        x = self.stem(task, fields, geometry.walls, frame.patch)
-        for block in self.blocks:
-            x = block(x, embedded, geometry.tables)
-        features = self.head.inner(x)
+        modulation = self.modulation(self.conditions({**conditions, **fixed}))
+        x = self.stem(task, fields, geometry.walls, geometry.frame.patch)
+        for block, numbers in zip(self.blocks, modulation, strict=True):
+            x = block(x, numbers, geometry.tables)
         local = torch.cat([history[:, -1], static], -1)
         if query is None:
-            whole = self._on_grid(task, features, local, geometry)
-            return whole - self.drift(spec, whole) if spec.invariants else whole
-        out = self._at_points(task, features, local, geometry, grid, query)
-        if spec.invariants:
-            out = out - self.drift(spec, self._on_grid(task, features, local, geometry)).flatten(1, -2)
-        return out
-
-    def drift(self, task: TaskSpec, increment: Float[Tensor, "B *space C"]) -> Float[Tensor, "B *ones C"]:
-        """The mean change of channels whose mean the equation conserves: what has to be taken off again."""
-        mean = increment.mean(dim=tuple(range(1, increment.dim() - 1)), keepdim=True)
-        return mean * self.get_buffer(f"conserved_{task.name}").to(mean)
-
-    def _on_grid(self, task: str, features: Tensor, local: Tensor, geometry: Geometry) -> Float[Tensor, "B *space C"]:
-        if geometry.frame.patch > 1 or geometry.resample is not None:
-            for axis, matrix in enumerate(geometry.decode):
-                features = apply_along(matrix, features, axis)
-        out = self.head(task, features, geometry.offsets, local, self.tasks[task].dimension)
-        return out if geometry.wall_factor is None else out * geometry.wall_factor
-
-    def _at_points(
-        self, task: str, features: Tensor, local: Tensor, geometry: Geometry, grid: Grid, query: Tensor
-    ) -> Float[Tensor, "B P C"]:
-        boundary = self.tasks[task].boundary
-        features = interpolate(features, geometry.latent, boundary.periodic, query, 1)
-        local = interpolate(local, grid, boundary.periodic, query, 3)
-        out = self.head(task, features, cell_offsets(geometry.latent, query).to(features), local, grid.dimension)
-        factor = wall_factor(boundary, grid.extent, query)
-        return out if factor is None else out * factor.to(out)[:, None]
+            return self.head(task, x, local, geometry)
+        return self.head.at(query, task, x, local, geometry, grid)
 
 
 def _kept() -> AbstractContextManager[Any]:

@@ -51,12 +51,11 @@ class PdetStack:
         frames: Iterable[Frame],
         *,
         width: int,
-        conditions: int,
         heads: int | None = None,
         expansion: float = 2.0,
     ) -> None:
         heads = heads or max(1, width // HEAD)
-        self.width, self.heads, self.conditions, self.expansion = width, heads, conditions, expansion
+        self.width, self.heads, self.expansion, self.modulated = width, heads, expansion, 6 * width
         most = max(frame.grid.dimension for frame in frames)
         if width % heads or (width // heads) % 2 or width // heads < 2 * most:
             raise UserError(
@@ -65,7 +64,7 @@ class PdetStack:
             )
 
     def block(self) -> PdetBlock:
-        return PdetBlock(self.width, self.heads, self.conditions, self.expansion)
+        return PdetBlock(self.width, self.heads, self.expansion)
 
     def tables(self, frame: Frame, put: Callable[[Tensor], Tensor]) -> Rotation:
         latent, pairs = frame.latent, self.width // self.heads // 2
@@ -104,7 +103,7 @@ class PdetBlock(nn.Module):
     products: torch.dtype | None = None
     """The type that the factors of matrix products and attention are rounded to; None: not at all."""
 
-    def __init__(self, width: int, heads: int, conditions: int, expansion: float) -> None:
+    def __init__(self, width: int, heads: int, expansion: float) -> None:
         super().__init__()
         hidden = int(expansion * width)
         self.heads = heads
@@ -114,9 +113,6 @@ class PdetBlock(nn.Module):
         self.mixed = nn.Linear(width, width)
         self.inner = nn.Linear(width, hidden)
         self.outer = nn.Linear(hidden, width)
-        self.modulation = nn.Linear(conditions, 6 * width)
-        nn.init.zeros_(self.modulation.weight)
-        nn.init.zeros_(self.modulation.bias)
 
     def attend(self, h: Float[Tensor, "B N D"], rotation: Rotation) -> Float[Tensor, "B N D"]:
         """Softmax attention. The scales are folded into the tables, so q̂ and k̂ are scaled and turned in one go."""
@@ -131,10 +127,10 @@ class PdetBlock(nn.Module):
         return out.transpose(1, 2).flatten(2)
 
     def forward(
-        self, x: Float[Tensor, "B *latent D"], conditions: Float[Tensor, "B E"], rotation: Rotation
+        self, x: Float[Tensor, "B *latent D"], modulation: Float[Tensor, "B six_D"], rotation: Rotation
     ) -> Float[Tensor, "B *latent D"]:
         tokens = x.flatten(1, -2)
-        shift, gain, gate, shift_2, gain_2, gate_2 = self.modulation(conditions)[:, None].chunk(6, -1)
+        shift, gain, gate, shift_2, gain_2, gate_2 = modulation[:, None].chunk(6, -1)
         h = torch.addcmul(shift, _normalised(tokens), 1 + gain)
         heard = product(self.attend(h, rotation), self.mixed.weight, self.mixed.bias, self.products)
         tokens = torch.addcmul(tokens, 1 + gate, heard)

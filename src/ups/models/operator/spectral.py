@@ -47,10 +47,8 @@ class Bases:
 class Spectral:
     """The architecture's blocks, and the tables they need of a frame; `modes` are kept along each axis at most."""
 
-    def __init__(
-        self, frames: Iterable[Frame], *, width: int, conditions: int, modes: int = 16, expansion: float = 2.0
-    ) -> None:
-        self.width, self.conditions, self.modes, self.expansion = width, conditions, modes, expansion
+    def __init__(self, frames: Iterable[Frame], *, width: int, modes: int = 16, expansion: float = 2.0) -> None:
+        self.width, self.modes, self.expansion, self.modulated = width, modes, expansion, 3 * width
         self.bases: dict[str, int] = {}
         self.local: set[str] = set()
         for frame in frames:
@@ -60,7 +58,7 @@ class Spectral:
             self.local |= {AXES[axis] for axis, needed in enumerate(frame.local(modes)) if needed}
 
     def block(self) -> SpectralBlock:
-        return SpectralBlock(self.width, self.bases, self.local, self.conditions, self.expansion)
+        return SpectralBlock(self.width, self.bases, self.local, self.expansion)
 
     def tables(self, frame: Frame, put: Callable[[Tensor], Tensor]) -> Bases:
         latent, boundary, kept = frame.latent, frame.boundary, frame.modes(self.modes)
@@ -113,9 +111,7 @@ class SpectralBlock(nn.Module):
     products: torch.dtype | None = None
     """The type that the factors of the channel MLP are rounded to; None: not at all."""
 
-    def __init__(
-        self, width: int, bases: Mapping[str, int], local: Iterable[str], conditions: int, expansion: float
-    ) -> None:
+    def __init__(self, width: int, bases: Mapping[str, int], local: Iterable[str], expansion: float) -> None:
         """`bases`: the modes of each axis and basis the tasks use, such as {"x_periodic": 32}; `local`: the axes along
         which some task needs neighbours.
         """
@@ -130,9 +126,6 @@ class SpectralBlock(nn.Module):
         )
         self.inner = nn.Linear(2 * width, hidden)
         self.outer = nn.Linear(hidden, width)
-        self.modulation = nn.Linear(conditions, 3 * width)
-        nn.init.zeros_(self.modulation.weight)
-        nn.init.zeros_(self.modulation.bias)
 
     def mix(self, h: Float[Tensor, "B *space D"], bases: Bases) -> Float[Tensor, "B *space D"]:
         mixed: Tensor | None = None
@@ -146,10 +139,10 @@ class SpectralBlock(nn.Module):
         return mixed
 
     def forward(
-        self, x: Float[Tensor, "B *space D"], conditions: Float[Tensor, "B E"], bases: Bases
+        self, x: Float[Tensor, "B *space D"], modulation: Float[Tensor, "B three_D"], bases: Bases
     ) -> Float[Tensor, "B *space D"]:
         shape = (x.shape[0],) + (1,) * (x.dim() - 2) + (-1,)
-        gain, shift, gate = self.modulation(conditions).view(shape).chunk(3, -1)
+        gain, shift, gate = modulation.view(shape).chunk(3, -1)
         h = torch.addcmul(shift, x, 1 + gain)
         parts, weights = [h, self.mix(h, bases)], [self.inner.weight.T]
         for axis, needed in enumerate(bases.local):

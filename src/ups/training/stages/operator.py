@@ -9,14 +9,17 @@ from torch import Tensor
 from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.rollout.roll_out import roll_out
-from ups.training.losses import LossParts, relative_l2
+from ups.training.losses import LossParts, errors_of
 
 
 class OperatorStage:
-    """Trains a propagator on windows of normalised fields. `noise` is the size of input noise, in the sample's rms."""
+    """Trains a propagator on windows of normalised fields. `noise` is the size of input noise, in the sample's rms;
+    `compiled`: errors are computed by compiled code.
+    """
 
-    def __init__(self, model: Propagator, noise: float) -> None:
+    def __init__(self, model: Propagator, noise: float, compiled: bool = False) -> None:
         self.model, self.noise = model, noise
+        self._errors_of = torch.compile(errors_of) if compiled else errors_of
 
     def modules(self) -> Propagator:
         return self.model
@@ -27,22 +30,20 @@ class OperatorStage:
         A window of a transient task holds its history and the targets; a steady task's only frame is the target, and
         the model starts from zero.
         """
-        spec = self.model.tasks[batch.task]
+        spec, model, task = self.model.tasks[batch.task], self.model, batch.task
         static = torch.stack([batch.static[name] for name in spec.static], -1) if spec.static else _none(batch)
         if spec.steady:
-            target = batch.values[:, 0]
-            start = torch.zeros_like(target)[:, None]
-            prediction = self.model(batch.task, start, static, batch.parameters, None, batch.grid)
-            steady = relative_l2(prediction, target)
-            return LossParts(steady, {"steady": steady})
+            states = [model(task, torch.zeros_like(batch.values), static, batch.parameters, None, batch.grid)]
+            total, errors = self._errors_of(states, batch.values)
+            return LossParts(total, {"steady": errors[0]})
         history, targets = batch.values[:, : spec.history], batch.values[:, spec.history :]
         if noise is not None and self.noise:
             history = history + self.noise * self.model.rms(history) * noise
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(history.dtype)
-        steps, model, task = targets.shape[1], self.model, batch.task
+        steps = targets.shape[1]
         states = roll_out(model, task, history, static, batch.parameters, lead, batch.grid, steps, capture=False)
-        errors = [relative_l2(state, targets[:, i]) for i, state in enumerate(states)]
-        return LossParts(torch.stack(errors).mean(0), {f"step_{i + 1}": e for i, e in enumerate(errors)})
+        total, errors = self._errors_of(list(states), targets)
+        return LossParts(total, {f"step_{i + 1}": error for i, error in enumerate(errors)})
 
 
 def _none(batch: Batch) -> Float[Tensor, "B *space 0"]:

@@ -1,0 +1,71 @@
+"""Muon's kernel on a GPU: what the optimiser computes by torch's products in float64, or nothing if told to skip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from ups.training.muon import Muon, _has_kernel
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is a GPU's")
+
+SMALL = [(5, 12), (80, 40), (64, 64), (128, 64), (3, 64, 128), (2, 3, 40, 80)]
+LARGE = [(128, 128), (192, 64), (4, 64, 192)]
+ROUNDING = {"high": 15 * 2**-11, "highest": 15 * 2**-17}
+"""Of fifteen products, relative: factors of eleven bits; and of twice as many, less what their iterations amplify."""
+
+
+@pytest.fixture(params=list(ROUNDING))
+def precision(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield request.param
+    torch.set_float32_matmul_precision(before)
+
+
+def optimiser_of(weight: nn.Parameter) -> Muon:
+    return Muon([{"params": [weight], "weight_decay": 0.1, "orthogonal": True}], lr=0.02)
+
+
+@pytest.mark.parametrize("shape", [*SMALL, *LARGE])
+def test_three_steps_are_those_of_float64(shape: tuple[int, ...], precision: str) -> None:
+    draws = torch.Generator().manual_seed(0)
+    start = torch.randn(shape, generator=draws, dtype=torch.float64)
+    exact, ours = nn.Parameter(start.clone()), nn.Parameter(start.float().cuda())
+    if torch.cuda.get_device_properties(0).major == 9:  # with less memory, fewer shapes fit
+        assert _has_kernel(ours) is (shape in SMALL or precision == "high")
+    assert not _has_kernel(exact)
+    optimisers = [optimiser_of(exact), optimiser_of(ours)]
+    for _ in range(3):
+        exact.grad = torch.randn(shape, generator=draws, dtype=torch.float64)
+        ours.grad = exact.grad.float().cuda()
+        for optimiser in optimisers:
+            optimiser.step()
+    moved = (exact.detach() - start).norm()
+    assert float((ours.detach().cpu() - exact).detach().norm() / moved) < ROUNDING[precision]
+    momenta = [o.state[w]["momentum_buffer"].cpu().double() for o, w in zip(optimisers, (exact, ours), strict=True)]
+    assert torch.allclose(momenta[0], momenta[1], rtol=0, atol=1e-6)
+
+
+def test_a_flag_skips_a_step_and_zero_is_not_divided_by() -> None:
+    weight = nn.Parameter(torch.randn(3, 40, 80, device="cuda"))
+    optimiser = optimiser_of(weight)
+    optimiser.state[weight]["momentum_buffer"].normal_()
+    before = [weight.detach().clone(), optimiser.state[weight]["momentum_buffer"].clone()]
+    weight.grad = torch.full_like(weight, torch.nan)
+    optimiser.found_inf = torch.ones((), device="cuda")  # pyright: ignore[reportAttributeAccessIssue]
+    optimiser.step()
+    assert torch.equal(weight, before[0]) and torch.equal(optimiser.state[weight]["momentum_buffer"], before[1])
+    optimiser.found_inf.zero_()  # pyright: ignore[reportAttributeAccessIssue]
+    optimiser.state[weight]["momentum_buffer"].zero_()
+    weight.grad.zero_()
+    optimiser.step()
+    assert torch.allclose(weight, before[0] * (1 - 0.02 * 0.1), rtol=1e-6, atol=0)
+
+
+def test_what_no_processor_has_room_for_is_left_to_products() -> None:
+    assert not _has_kernel(nn.Parameter(torch.zeros(128, 256, device="cuda")))
+    assert not _has_kernel(nn.Parameter(torch.zeros(64, 64, device="cuda").T))
