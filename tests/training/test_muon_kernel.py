@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from ups.bench.counts import Counting
 from ups.training.muon import Muon, _has_kernel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is a GPU's")
@@ -64,6 +65,14 @@ def test_a_flag_skips_a_step_and_zero_is_not_divided_by() -> None:
     weight.grad.zero_()
     optimiser.step()
     assert torch.allclose(weight, before[0] * (1 - 0.02 * 0.1), rtol=1e-6, atol=0)
+
+
+def test_operations_are_counted_as_torch_s_own() -> None:
+    weight = nn.Parameter(torch.randn(3, 40, 80, device="cuda"))
+    weight.grad = torch.randn_like(weight)
+    with Counting() as counting:
+        optimiser_of(weight).step()
+    assert counting.flop == 3 * 5 * 2 * 40**2 * (2 * 80 + 40)
 
 
 def test_what_no_processor_has_room_for_is_left_to_products() -> None:

@@ -4,6 +4,8 @@ FLOP: torch's own formulas (`torch.utils.flop_counter`) of products, convolution
 addition counting two; four times as many where numbers are complex; 5 n log₂ n for a complex Fourier transform of n
 numbers and half of that for a real one. Pointwise work is not counted, as is the custom.
 
+A step that is compiled, or has kernels of its own (Muon's), is counted as the torch operations it computes.
+
 Bytes, in two ways:
 - `moved`: every operation reads its inputs and writes its outputs, as kernels that are not fused do. A tensor counts
   as many bytes as its storage holds, so what is broadcast counts once; views are free.

@@ -25,6 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim.adamw import adamw
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from ups.distributed.parallel import local
 
@@ -188,7 +189,11 @@ def _rate(group: dict[str, Any], like: Tensor) -> Float[Tensor, ""]:
 
 
 def _has_kernel(parameter: Tensor) -> bool:
-    """Whether this rank's part of it is whole matrices, and such that a GPU's processor has room for one."""
+    """Whether this rank's part of it is whole matrices, and such that a GPU's processor has room for one. Who counts
+    or fakes torch's operations would not see the kernel, and gets products.
+    """
+    if is_in_torch_dispatch_mode():
+        return False
     part = local(parameter)
     whole = not _cut(parameter) and part.is_contiguous() and part.numel() > 0
     return muon_kernel is not None and whole and muon_kernel.fits(part)
