@@ -11,6 +11,7 @@ from torch import nn
 from ups.bench.counts import Counting
 from ups.training.muon import Muon, _has_kernel
 
+muon_kernel = pytest.importorskip("ups.training.muon_kernel", exc_type=ImportError)
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is a GPU's")
 
 SMALL = [(5, 12), (80, 40), (64, 64), (128, 64), (3, 64, 128), (2, 3, 40, 80)]
@@ -78,3 +79,17 @@ def test_operations_are_counted_as_torch_s_own() -> None:
 def test_what_no_processor_has_room_for_is_left_to_products() -> None:
     assert not _has_kernel(nn.Parameter(torch.zeros(128, 256, device="cuda")))
     assert not _has_kernel(nn.Parameter(torch.zeros(64, 64, device="cuda").T))
+
+
+def test_where_triton_cannot_build_products_are_used_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unbuilt:
+        def __getitem__(self, grid: tuple[int]) -> None:
+            raise RuntimeError("no C compiler was found\nand more")
+
+    monkeypatch.setattr(muon_kernel, "_update", Unbuilt())
+    muon_kernel.builds.cache_clear()
+    weight = nn.Parameter(torch.randn(40, 80, device="cuda"))
+    with pytest.warns(UserWarning, match=r"\(no C compiler was found\); torch's products compute the same"):
+        assert not _has_kernel(weight)
+    assert not _has_kernel(weight)
+    muon_kernel.builds.cache_clear()

@@ -63,31 +63,25 @@ def _obstacle(runtime: Runtime) -> str | None:
 
 
 class Later:
-    """A number that a GPU is still computing; `float()` waits for it, and for nothing that was asked for after it.
+    """A number that a GPU is still computing; `float()` waits for it, and for nothing that was asked for after it."""
 
-    `there`: when it has been copied, on `stream`, beside what the GPU computes next.
-    """
-
-    def __init__(self, value: Float[Tensor, ""], stream: torch.cuda.Stream) -> None:
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._host = torch.empty_like(value, device="cpu", pin_memory=True).copy_(value, non_blocking=True)
-        self.there = stream.record_event()
+    def __init__(self, value: Float[Tensor, ""]) -> None:
+        self._host = torch.empty_like(value, device="cpu", pin_memory=True).copy_(value, non_blocking=True)
+        self._there = torch.cuda.Event()
+        self._there.record()
 
     def __float__(self) -> float:
-        self.there.synchronize()
+        self._there.synchronize()
         return float(self._host)
 
 
 class Inputs:
     """The fixed place on the device that graphs read a step's micro-batches from: one buffer, filled by one copy.
 
-    The copy comes from pinned memory in the background, so there are two of those buffers, used in turn. It is made on
-    `stream`, while the GPU still updates weights: it waits only until the last step's micro-batches have been `used`.
+    The copy comes from pinned memory in the background, so there are two of those buffers, used in turn.
     """
 
-    def __init__(self, micro_batches: Sequence[MicroBatch], stream: torch.cuda.Stream) -> None:
-        self.stream, self.used = stream, torch.cuda.Event()
+    def __init__(self, micro_batches: Sequence[MicroBatch]) -> None:
         tensors = _tensors(micro_batches)
         starts, end = [], 0
         for tensor in tensors:
@@ -113,11 +107,8 @@ class Inputs:
         self._copied[self._turn].synchronize()
         for view, tensor in zip(self._views[self._turn], _tensors(micro_batches), strict=True):
             view.copy_(tensor)
-        self.stream.wait_event(self.used)
-        with torch.cuda.stream(self.stream):
-            self._device.copy_(self._hosts[self._turn], non_blocking=True)
-        self._copied[self._turn].record(self.stream)
-        torch.cuda.current_stream().wait_event(self._copied[self._turn])
+        self._device.copy_(self._hosts[self._turn], non_blocking=True)
+        self._copied[self._turn].record()
 
 
 def _tensors(micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
@@ -165,8 +156,7 @@ class CapturedStep:
         self._possible = True
         self._current: Recording | None = None
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
-        self._norm: Later | None = None
+        self._stream = torch.cuda.Stream()
 
     def gradients(self, micro_batches: Iterable[MicroBatch], tasks: int, runtime: Runtime) -> Sums:
         if not self._possible:
@@ -184,23 +174,19 @@ class CapturedStep:
             parameter.grad = slope
         recording.inputs.fill(micros)
         recording.gradients.replay()
-        recording.inputs.used.record()
         return recording.sums
 
     def update(self, step: int, learning_rate: float) -> Float[Tensor, ""] | Later:
         if self._current is None:
             return self.eager.update(step, learning_rate)
         self.eager.schedule(step, learning_rate)
-        if self._norm is not None:  # which the update overwrites
-            torch.cuda.current_stream().wait_event(self._norm.there)
         self._current.update.replay()
-        self._norm = Later(self._current.norm, self._copies)
-        return self._norm
+        return Later(self._current.norm)
 
     def _record(self, micros: Sequence[MicroBatch], tasks: int, runtime: Runtime) -> Recording | None:
         """Both functions as graphs for steps of this shape; None where they cannot be captured."""
         runtime.crumb.mark("first step")  # its deadline: like the first of all, it is much slower than those to come
-        inputs = Inputs(micros, self._copies)
+        inputs = Inputs(micros)
         inputs.fill(micros)
         outside = torch.cuda.current_stream()
         self._stream.wait_stream(outside)

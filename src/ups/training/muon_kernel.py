@@ -7,6 +7,8 @@ two, in a tenth of the time. `Muon` has the formulas, and computes by torch's pr
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,7 +26,25 @@ def fits(matrices: Tensor) -> bool:
         return False
     gpu = torch.cuda.get_device_properties(matrices.device)
     rows, columns = map(_padded, matrices.shape[-2:])
-    return gpu.major >= 8 and COPIES[_precision()] * 4 * rows * columns <= gpu.shared_memory_per_block_optin
+    room = COPIES[_precision()] * 4 * rows * columns <= gpu.shared_memory_per_block_optin
+    return gpu.major >= 8 and room and builds(matrices.device)
+
+
+@cache
+def builds(device: torch.device) -> bool:
+    """Whether Triton, which needs a C compiler, can build a kernel here: found out by building one."""
+    matrix, number = torch.zeros(16, 16, device=device), torch.zeros((), device=device)
+    constants = dict.fromkeys(("mu", "decay", "scale", "smallest", "a", "b", "c"), 1.0)
+    try:
+        update(matrix, matrix.clone(), matrix.clone(), number, None, **constants, ITERATIONS=1)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(
+            f"Triton cannot build Muon's kernel ({reason}); torch's products compute the same, more slowly",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def _padded(side: int) -> int:
