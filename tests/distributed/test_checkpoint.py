@@ -230,8 +230,8 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(two):
 
 
 def test_a_newer_format_is_refused_and_left_alone(two, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FORMAT", 2)
-    with pytest.raises(UserError, match="has format 1, this program reads 2"):
+    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+    with pytest.raises(UserError, match=f"has format {checkpoint.FORMAT - 1}, this program reads {checkpoint.FORMAT}"):
         load(two)
     assert steps(two) == [10, 20]
 
@@ -354,5 +354,5 @@ def test_every_parameter_of_an_optimiser_needs_a_name_and_a_start_of_zero():
 def test_a_manifest_can_be_read_by_any_program(two):
     manifest = json.loads((two / "step_00000020" / "manifest.json").read_text())["content"]
     file = tensor_file(two / "step_00000020")
-    assert manifest["format"] == 1 and manifest["step"] == 20 and manifest["content"] == {"loss": 2.0}
+    assert manifest["format"] == 2 and manifest["step"] == 20 and manifest["content"] == {"loss": 2.0}
     assert manifest["files"][file.name]["bytes"] == os.path.getsize(file)

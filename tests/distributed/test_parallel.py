@@ -13,7 +13,7 @@ from ups.distributed import parallel
 from ups.distributed.parallel import _placement, blocks, enough_memory, parallelise
 from ups.distributed.runtime import Runtime
 from ups.errors import UserError
-from ups.fields import Boundary, Channel, Grid, TaskSpec
+from ups.fields import Boundary, Channel, Grid, Invariant, TaskSpec
 from ups.models.geometry import Frame
 from ups.models.operator.model import OperatorModel
 from ups.models.propagator import Propagator
@@ -60,14 +60,20 @@ def test_many_tasks_are_compiled_within_the_limit(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(parallel, "RECOMPILATIONS", 16)
     boundary = Boundary.all("periodic", 1)
     channel = (Channel("u"),)
-    tasks = [TaskSpec(f"t{i}", 1, channel, boundary, 1 / 8, parameters=(f"p{i}",), dt=0.1) for i in range(4)]
+    kept = (Invariant("u"),)
+    tasks = [
+        TaskSpec(f"t{i}", 1, channel, boundary, 1 / 8, parameters=(f"p{i}",), dt=0.1, invariants=kept if i % 2 else ())
+        for i in range(4)
+    ]
     grid = Grid.cell_centred((8,))
-    network = OperatorModel(tasks, {t.name: Frame(grid, boundary, 1) for t in tasks}, width=4, depth=1, modes=2)
+    frames = {t.name: Frame(grid, boundary, 1 + number // 2) for number, t in enumerate(tasks)}
+    network = OperatorModel(tasks, frames, width=4, depth=1, modes=2)
     scales = {t.name: (torch.tensor([0.1, 0.2]), torch.tensor([[0.5], [0.9]])) for t in tasks}
     model = Propagator(network, tasks, scales)
     with Runtime.start(RuntimeConfig(device="cpu", threads=1, compile=True), 0) as runtime:
         parallelise(model, runtime, "float32", lambda module: torch.optim.SGD(module.parameters(), 0.1))
-    parts = [*blocks(model), network.conditions, model.get_submodule("scales_t0")]
+    inner = [network.stem, network.conditions, network.modulation, *network.blocks, network.head]
+    parts = [*inner, model.get_submodule("scales_t0")]
     assert all(part._compiled_call_impl is not None for part in parts)
     for task in tasks:
         for batch in (2, 3, 5):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, Side, TaskSpec
+from ups.models.conditions import Modulation
 from ups.models.geometry import Frame, resampling
 from ups.models.operator.model import OperatorModel
 from ups.models.operator.spectral import Spectral
@@ -150,6 +151,15 @@ def test_parameters_lead_time_and_static_fields_are_heard(architecture: str) -> 
     )
     assert not torch.allclose(step(**waves | {"lead": waves["lead"] * 2}), base, atol=1e-4)
     assert not torch.allclose(step(**flow | {"static": -flow["static"]}), step(**flow), atol=1e-4)
+
+
+def test_each_block_is_modulated_by_its_own_numbers() -> None:
+    modulation = Modulation(4, 3, 5)
+    for parameter in modulation.parameters():
+        torch.nn.init.normal_(parameter)
+    conditions = torch.randn(2, 4)
+    for numbers, weight, bias in zip(modulation(conditions), modulation.weights, modulation.biases, strict=True):
+        assert torch.allclose(numbers, conditions @ weight + bias, atol=1e-6)
 
 
 def test_a_finer_input_of_the_same_cells_gives_the_same_latents(architecture: str) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import small
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ups.config.schema import RuntimeConfig, TrainingConfig
 from ups.distributed import checkpoint
@@ -15,8 +20,10 @@ from ups.distributed.runtime import Runtime
 from ups.errors import Stopped, UserError
 from ups.models.conditions import Modulation
 from ups.track.jsonl import read_events
-from ups.training.muon import Muon, orthogonalise
+from ups.training import muon
+from ups.training.muon import Muon
 from ups.training.optim import build_optimiser
+from ups.training.orthogonalise import orthogonalise
 
 SHAPES = [(5, 12), (12, 5), (9, 9), (3, 8, 16), (2, 3, 10, 4)]
 
@@ -159,8 +166,17 @@ def test_muon_has_the_matrices_of_blocks_and_what_modulates_them_and_adamw_the_r
     net, optimiser = built(weight_decay=0.5)
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     seen = [({names[id(p)] for p in g["params"]}, g["orthogonal"], g["weight_decay"]) for g in optimiser.param_groups]
-    inside = {f"blocks.{i}.{kind}" for i in (0, 1) for kind in ("stack", "matrix")} | {"modulation.weight"}
-    vectors = {"stem.bias", "head.bias", "blocks.0.vector", "blocks.1.vector", "modulation.bias"}
+    inside = {f"blocks.{i}.{kind}" for i in (0, 1) for kind in ("stack", "matrix")} | {
+        f"modulation.weights.{i}" for i in (0, 1)
+    }
+    vectors = {
+        "stem.bias",
+        "head.bias",
+        "blocks.0.vector",
+        "blocks.1.vector",
+        "modulation.biases.0",
+        "modulation.biases.1",
+    }
     assert seen == [(inside, True, 0.5), ({"stem.weight", "head.weight"}, False, 0.5), (vectors, False, 0.0)]
     assert isinstance(build_optimiser(net, TrainingConfig()), torch.optim.AdamW)
 
@@ -168,6 +184,22 @@ def test_muon_has_the_matrices_of_blocks_and_what_modulates_them_and_adamw_the_r
 def test_a_model_without_blocks_is_left_to_adamw() -> None:
     optimiser = build_optimiser(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)), TrainingConfig(optimiser="muon"))
     assert [g["orthogonal"] for g in optimiser.param_groups] == [False, False]
+
+
+@pytest.mark.parametrize(("axis", "taken"), [(0, True), (1, False), (2, False)])
+def test_a_kernel_updates_what_is_cut_between_matrices_and_not_through_them(
+    monkeypatch: pytest.MonkeyPatch, axis: int, taken: bool
+) -> None:
+    """Rank 7 of eight, which has no share of four matrices, decides as those that have one."""
+    monkeypatch.setattr(muon, "muon_kernel", SimpleNamespace(fits=lambda matrices: matrices.shape[-2:] == (8, 16)))
+    dist.init_process_group("fake", rank=7, world_size=8, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (8,))
+        weight = nn.Parameter(distribute_tensor(torch.randn(4, 8, 16), mesh, [Shard(axis)]))
+        assert (weight.to_local().numel() == 0) is (axis == 0)
+        assert Muon([group([weight], True)], lr=0.1).kernels() == f"{int(taken)} of 1"
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_vector_is_refused() -> None:

@@ -114,7 +114,8 @@ class TrainingConfig(Strict):
     batch_size: Positive = 40
     sampling: SamplingConfig = SamplingConfig()
     optimiser: Literal["adamw", "muon"] = Field(
-        default="adamw", description="muon: for the matrices of the blocks; all else, and baselines, stay with adamw"
+        default="adamw",
+        description="muon: for matrices of blocks and of their modulation; all else, and baselines, stay with adamw",
     )
     learning_rate: PositiveFloat = 4e-3
     warmup: Annotated[int, Field(ge=0)] = 100
@@ -155,7 +156,7 @@ class RuntimeConfig(Strict):
     checkpoint_activations: bool = Field(
         default=False, description="recompute blocks in the backward pass to save memory"
     )
-    compile: bool = Field(default=False, description="torch.compile the model, part by part")
+    compile: bool = Field(default=False, description="torch.compile the model, part by part, and the loss")
     capture: Literal["auto", "on", "off"] = Field(
         default="auto", description="replay steps as CUDA graphs: where possible, or else fail, or never"
     )

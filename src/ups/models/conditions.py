@@ -54,11 +54,10 @@ class Modulation(nn.Module):
 
     def __init__(self, width: int, blocks: int, numbers: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(blocks, width, numbers))
-        self.bias = nn.Parameter(torch.zeros(blocks * numbers))
+        self.weights = nn.ParameterList(torch.zeros(width, numbers) for _ in range(blocks))
+        self.biases = nn.ParameterList(torch.zeros(numbers) for _ in range(blocks))
 
     def forward(self, conditions: Float[Tensor, "B D"]) -> tuple[Float[Tensor, "B N"], ...]:
         """A block's numbers each."""
-        blocks, _, numbers = self.weight.shape
-        bias = self.bias.view(blocks, 1, numbers)
-        return torch.baddbmm(bias, conditions.expand(blocks, *conditions.shape), self.weight).unbind()
+        weights, biases = torch.stack([*self.weights]), torch.stack([*self.biases])
+        return torch.baddbmm(biases[:, None], conditions.expand(len(weights), *conditions.shape), weights).unbind()

@@ -1,4 +1,4 @@
-"""Muon for the matrices of a network's blocks, AdamW for everything else, in one optimiser.
+"""Muon for the matrices of a network's blocks and of their modulation, AdamW for everything else, in one optimiser.
 
     M ← μ M + (1 − μ) G,    U = (1 − μ) G + μ M
     W ← (1 − η λ) W − 0.2 √max(m, n) · η · O(U)        for every m × n matrix W with gradient G
@@ -28,35 +28,12 @@ from torch.optim.adamw import adamw
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from ups.distributed.parallel import local
+from ups.training.orthogonalise import orthogonalise
 
 try:
     from ups.training import muon_kernel
-except ModuleNotFoundError:  # torch for CPUs comes without Triton
+except ImportError:  # torch for CPUs comes without Triton
     muon_kernel = None
-
-QUINTIC = (3.4445, -4.7750, 2.0315)
-"""p(σ) = aσ + bσ³ + cσ⁵ by K. Jordan (2024): steep at 0, so that few iterations do, which then stay about 1."""
-ITERATIONS = 5
-SMALLEST = 1e-7
-"""A matrix of a smaller norm is not brought to 1: it is zero but for rounding."""
-
-
-def orthogonalise(matrices: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch m n"]:
-    """U diag(σ) Vᵀ → U diag(p⁵(σ / ‖σ‖)) Vᵀ for each matrix of a batch: what was above 0.002 ends
-    between 0.68 and 1.21, what was smaller has grown up to 485 times.
-
-    Newton-Schulz in the matrices' own precision: in bfloat16, sharded and whole updates would differ by a tenth. Zero
-    stays zero.
-    """
-    a, b, c = QUINTIC
-    x = matrices.reshape(-1, *matrices.shape[-2:])
-    tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x  # so that the Gram matrix is the smaller of the two
-    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp_min(SMALLEST)
-    for _ in range(ITERATIONS):
-        gram = torch.bmm(x, x.mT)
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.mT if tall else x).reshape(matrices.shape)
 
 
 class Muon(torch.optim.Optimizer):
@@ -102,6 +79,11 @@ class Muon(torch.optim.Optimizer):
             for work in works:
                 work()
 
+    def kernels(self) -> str:
+        """How many of its matrices' parameters a kernel updates: as many on all ranks, or replicas would not agree."""
+        parameters = [p for group in self.param_groups if group["orthogonal"] for p in group["params"]]
+        return f"{sum(map(_has_kernel, parameters))} of {len(parameters)}"
+
     def _muon(self, group: dict[str, Any], parameters: Sequence[nn.Parameter]) -> None:
         """One step of parameters of the same shape, of which each rank holds the same part."""
         mu, decay, scale = group["momentum"], group["weight_decay"], _scale(parameters[0])
@@ -118,22 +100,18 @@ class Muon(torch.optim.Optimizer):
     def _by_kernel(self, group: dict[str, Any], parameter: nn.Parameter) -> None:
         """The same for one parameter whose matrices are small."""
         assert muon_kernel is not None and parameter.grad is not None
-        weight, momentum = local(parameter), local(self.state[parameter]["momentum_buffer"])
-        a, b, c = QUINTIC
+        weight = local(parameter)
+        if weight.numel() == 0:  # a rank without a share
+            return
         muon_kernel.update(
             weight,
-            momentum,
+            local(self.state[parameter]["momentum_buffer"]),
             local(parameter.grad).contiguous(),
             _rate(group, weight),
             getattr(self, "found_inf", None),
-            mu=group["momentum"],
-            decay=group["weight_decay"],
-            scale=_scale(parameter),
-            smallest=SMALLEST,
-            a=a,
-            b=b,
-            c=c,
-            ITERATIONS=ITERATIONS,
+            group["momentum"],
+            group["weight_decay"],
+            _scale(parameter),
         )
 
     def _write(self, tensors: list[Tensor], before: Tensor, after: Tensor) -> None:
@@ -185,7 +163,9 @@ def _scale(parameter: Tensor) -> float:
 
 
 def _rate(group: dict[str, Any], like: Tensor) -> Float[Tensor, ""]:
-    return torch.as_tensor(group["lr"], dtype=like.dtype, device=like.device)
+    """The learning rate on the device, which is not waited for."""
+    rate = group["lr"]
+    return rate.to(like) if isinstance(rate, Tensor) else torch.full((), rate, dtype=like.dtype, device=like.device)
 
 
 def _has_kernel(parameter: Tensor) -> bool:
@@ -195,8 +175,7 @@ def _has_kernel(parameter: Tensor) -> bool:
     if is_in_torch_dispatch_mode():
         return False
     part = local(parameter)
-    whole = not _cut(parameter) and part.is_contiguous() and part.numel() > 0
-    return muon_kernel is not None and whole and muon_kernel.fits(part)
+    return muon_kernel is not None and not _cut(parameter) and part.is_contiguous() and muon_kernel.fits(part)
 
 
 def _cut(parameter: Tensor) -> bool:

@@ -16,31 +16,38 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-COPIES = {"tf32": 2, "tf32x3": 6}
+from ups.distributed.vote import is_out_of_memory
+from ups.training.orthogonalise import ITERATIONS, QUINTIC, SMALLEST
+
+COPIES = 2
 """Of a matrix, its sides rounded up to powers of two, that a processor's own memory has to hold at most."""
 
 
 def fits(matrices: Tensor) -> bool:
-    """Whether they are float32 on a GPU that has these products, and memory enough for one of them."""
-    if matrices.dtype != torch.float32 or matrices.device.type != "cuda" or torch.version.cuda is None:
+    """Whether they are float32 on a GPU whose products may be rounded to tf32, and small enough."""
+    allowed = torch.version.cuda is not None and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    if not allowed or matrices.device.type != "cuda" or matrices.dtype != torch.float32:
         return False
     gpu = torch.cuda.get_device_properties(matrices.device)
-    rows, columns = map(_padded, matrices.shape[-2:])
-    room = COPIES[_precision()] * 4 * rows * columns <= gpu.shared_memory_per_block_optin
-    return gpu.major >= 8 and room and builds(matrices.device)
+    rows, columns = matrices.shape[-2:]
+    needed = COPIES * 4 * _padded(rows) * _padded(columns)
+    return gpu.major >= 8 and needed <= gpu.shared_memory_per_block_optin and builds(matrices.device, rows, columns)
 
 
 @cache
-def builds(device: torch.device) -> bool:
-    """Whether Triton, which needs a C compiler, can build a kernel here: found out by building one."""
-    matrix, number = torch.zeros(16, 16, device=device), torch.zeros((), device=device)
-    constants = dict.fromkeys(("mu", "decay", "scale", "smallest", "a", "b", "c"), 1.0)
+def builds(device: torch.device, rows: int, columns: int) -> bool:
+    """Whether Triton, which needs a C compiler, can build the kernel for such matrices: found out by building it."""
+    weight, momentum, gradient = (torch.zeros(rows, columns, device=device) for _ in range(3))
+    zero = torch.zeros((), device=device)
     try:
-        update(matrix, matrix.clone(), matrix.clone(), number, None, **constants, ITERATIONS=1)
+        update(weight, momentum, gradient, zero, zero, 0.0, 0.0, 0.0)
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         reason = str(error).strip().partition("\n")[0]
         warnings.warn(
-            f"Triton cannot build Muon's kernel ({reason}); torch's products compute the same, more slowly",
+            f"Triton cannot build Muon's kernel for {rows} x {columns} matrices ({reason}); torch's products compute "
+            "the same, more slowly",
             stacklevel=2,
         )
         return False
@@ -51,18 +58,15 @@ def _padded(side: int) -> int:
     return max(16, triton.next_power_of_2(side))
 
 
-def _precision() -> str:
-    """Of products, as of torch's own: factors are rounded where that is allowed, else split into two rounded parts."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
-
-
 def update(
     weight: Tensor,
     momentum: Tensor,
     gradient: Tensor,
     rate: Tensor,
     skipped: Tensor | None,
-    **constants: float,
+    mu: float,
+    decay: float,
+    scale: float,
 ) -> None:
     """One step of the contiguous matrices of a parameter, `(*batch, m, n)`, in place; nothing where `skipped` is 1."""
     rows, columns = weight.shape[-2:]
@@ -70,23 +74,28 @@ def update(
     (short, by_short), (long, by_long) = sorted(sides, key=lambda side: side[0])
     m, n = _padded(short), _padded(long)
     kernel: Any = _update
-    kernel[(weight.numel() // (rows * columns),)](
-        weight,
-        momentum,
-        gradient,
-        rate,
-        rate if skipped is None else skipped,
-        short,
-        long,
-        by_short,
-        by_long,
-        **constants,
-        FLAGGED=skipped is not None,
-        M=m,
-        N=n,
-        PRECISION=_precision(),
-        num_warps=4 if m * n <= 64 * 128 else 8,
-    )
+    with torch.cuda.device_of(weight):
+        kernel[(weight.numel() // (rows * columns),)](
+            weight,
+            momentum,
+            gradient,
+            rate,
+            rate if skipped is None else skipped,
+            short,
+            long,
+            by_short,
+            by_long,
+            mu,
+            decay,
+            scale,
+            SMALLEST,
+            *QUINTIC,
+            ITERATIONS=ITERATIONS,
+            FLAGGED=skipped is not None,
+            M=m,
+            N=n,
+            num_warps=4 if m * n <= 64 * 128 else 8,
+        )
 
 
 @triton.jit
@@ -111,7 +120,6 @@ def _update(
     FLAGGED: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     go = True
     if FLAGGED:
@@ -128,8 +136,8 @@ def _update(
         x = moved + (1 - mu) * (g - moved)
         x = x / tl.maximum(tl.sqrt(tl.sum(x * x)), smallest)
         for _ in range(ITERATIONS):
-            gram = tl.dot(x, tl.trans(x), input_precision=PRECISION)
-            polynomial = b * gram + c * tl.dot(gram, gram, input_precision=PRECISION)
-            x = a * x + tl.dot(polynomial, x, input_precision=PRECISION)
+            gram = tl.dot(x, tl.trans(x), input_precision="tf32")
+            polynomial = b * gram + c * tl.dot(gram, gram, input_precision="tf32")
+            x = a * x + tl.dot(polynomial, x, input_precision="tf32")
         w = tl.load(weight + places, inside, 0.0)
         tl.store(weight + places, w - tl.load(rate) * (scale * x + decay * w), inside)

@@ -10,6 +10,7 @@ from torch import nn
 from ups.config.schema import TrainingConfig
 from ups.distributed.optimiser_state import allocate
 from ups.distributed.parallel import blocks
+from ups.distributed.runtime import Runtime
 from ups.models.conditions import Modulation
 from ups.training.muon import Muon
 
@@ -30,6 +31,13 @@ def build_optimiser(module: nn.Module, config: TrainingConfig) -> torch.optim.Op
     optimiser = torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate, fused=True)
     allocate(optimiser)
     return optimiser
+
+
+def agree_on_kernels(optimiser: torch.optim.Optimizer, runtime: Runtime) -> None:
+    """Refuse ranks that would compute the same update in different ways: their replicas would drift apart."""
+    if isinstance(optimiser, Muon):
+        remedy = "give every node the same GPUs, the same torch and a C compiler"
+        runtime.agree("number of parameters that Muon's kernel updates", optimiser.kernels(), remedy)
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:

@@ -37,7 +37,7 @@ from ups.track.tracker import Tracker
 from ups.training.ahead import Ahead
 from ups.training.capture import captured
 from ups.training.ema import EMA
-from ups.training.optim import build_optimiser, learning_rate, rollout_length
+from ups.training.optim import agree_on_kernels, build_optimiser, learning_rate, rollout_length
 from ups.training.probe import fitting_micro_batches
 from ups.training.stages.operator import OperatorStage
 from ups.training.step import MicroBatch, Step, Sums
@@ -106,6 +106,7 @@ class Trainer:
             self.optimiser, self.reduction = parallelise(
                 self.model, runtime, config.precision, lambda module: build_optimiser(module, config)
             )
+            agree_on_kernels(self.optimiser, runtime)
             self.ema = EMA(self.model, config.ema)
         mapped = runtime.device.type == "cuda" and not self.resident
         self.batches = Ahead(self._micro_batches) if mapped else self._micro_batches

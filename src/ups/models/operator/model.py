@@ -111,7 +111,7 @@ class Head(nn.Module):
         self, task: str, x: Float[Tensor, "B *latent D"], local: Float[Tensor, "B *space I"], geometry: Geometry
     ) -> Float[Tensor, "B *space C"]:
         """On the whole grid."""
-        whole = self._whole(task, x, local, geometry)
+        whole = self._whole(task, self.inner(x), local, geometry)
         return whole - self._drift(task, whole) if self.tasks[task].invariants else whole
 
     def at(
@@ -124,18 +124,17 @@ class Head(nn.Module):
         grid: Grid,
     ) -> Float[Tensor, "B P C"]:
         """At `query` points."""
-        boundary = self.tasks[task].boundary
-        features = interpolate(self.inner(x), geometry.latent, boundary.periodic, query, 1)
+        boundary, features = self.tasks[task].boundary, self.inner(x)
+        inside = interpolate(features, geometry.latent, boundary.periodic, query, 1)
         near = interpolate(local, grid, boundary.periodic, query, 3)
-        out = self._values(task, features, cell_offsets(geometry.latent, query).to(features), near)
+        out = self._values(task, inside, cell_offsets(geometry.latent, query).to(inside), near)
         factor = wall_factor(boundary, grid.extent, query)
         out = out if factor is None else out * factor.to(out)[:, None]
         if self.tasks[task].invariants:
-            out = out - self._drift(task, self._whole(task, x, local, geometry)).flatten(1, -2)
+            out = out - self._drift(task, self._whole(task, features, local, geometry)).flatten(1, -2)
         return out
 
-    def _whole(self, task: str, x: Tensor, local: Tensor, geometry: Geometry) -> Float[Tensor, "B *space C"]:
-        features = self.inner(x)
+    def _whole(self, task: str, features: Tensor, local: Tensor, geometry: Geometry) -> Float[Tensor, "B *space C"]:
         if geometry.frame.patch > 1 or geometry.resample is not None:
             for axis, matrix in enumerate(geometry.decode):
                 features = apply_along(matrix, features, axis)
