@@ -12,8 +12,6 @@ import pytest
 from job import Job, Place, difference, left_behind
 from machines import LONG, LONG_STEPS, Namespace, start_inside
 
-from ups.distributed.breadcrumb import crumb_path, read_crumb
-
 pytestmark = [pytest.mark.faults, pytest.mark.limit(200)]
 
 HOST, OTHER = "10.83.0.1", "10.83.0.2"
@@ -71,10 +69,9 @@ def trains_alone(job: Job, since: float) -> float:
 
 def lose(job: Job, rank: int) -> None:
     """A whole node at once: its supervisor and its rank."""
-    crumb = read_crumb(crumb_path(job.run, rank))
-    assert crumb is not None
+    job.reach(CUT_AT, rank)
     job.process.kill()
-    os.kill(crumb.pid, signal.SIGKILL)
+    os.kill(job.last[0, rank].pid, signal.SIGKILL)
 
 
 def test_fault_23_two_nodes_end_bit_equal_to_two_ranks_on_one(jobs, long_reference, matrix):

@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -32,6 +33,7 @@ SILENCE = 8.0
 _ANSWER = 15.0  # seconds in which the store answers a question; a host that does not is lost
 _HEARTBEAT = 3  # seconds; a node is lost after three missed ones
 _JOIN, _LAST_CALL, _CLOSE = 600.0, 5.0, 10.0
+_LOOK = 0.2  # seconds between looks whether the host is there
 _OWNER = "ups/run"
 _SIOCGIFADDR = 0x8915
 
@@ -123,11 +125,15 @@ def _reach(name: str, host: str, port: int, place: str, alone: bool) -> TCPStore
 def _connect(host: str, port: int, seconds: float) -> tuple[TCPStore, str] | None:
     """The store at an end point and whose it is; None if nothing of torch's answers in time.
 
-    In a thread of its own: something else that listens there but never answers would hold torch's client for ever.
+    Torch's client looks again after ever longer pauses, and would come too late for the last call of a host that was
+    waited for: it is made once somebody listens. In a thread of its own: something else that listens there but never
+    answers would hold it for ever.
     """
     found: list[tuple[TCPStore, str]] = []
 
     def try_it() -> None:
+        if not _listened_to(host, port, seconds):
+            return
         try:
             store = TCPStore(host, port, timeout=timedelta(seconds=seconds), wait_for_workers=False)
             found.append((store, store.compare_set(_OWNER, "", "").decode()))  # reads, does not wait for the key
@@ -138,6 +144,18 @@ def _connect(host: str, port: int, seconds: float) -> tuple[TCPStore, str] | Non
     thread.start()
     thread.join(seconds + 1)
     return found[0] if found else None
+
+
+def _listened_to(host: str, port: int, seconds: float) -> bool:
+    """Wait until somebody listens at an end point; False if nobody does in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+            return True
+        except OSError:  # nobody yet, or no way there
+            time.sleep(_LOOK)
+    return False
 
 
 def _end_in_silence(host: str, port: int) -> None:
