@@ -8,19 +8,28 @@ INSTALLED := .venv/.installed
 # Settings of the user's own environment that would send packages into it, or its packages into ours.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX
 
-.PHONY: run test slow faults lint wheel clean
+.PHONY: run test slow oldest faults lint wheel clean
 
 run: $(INSTALLED)
 	$(BIN)/ups run quickstart
 
 # Two OpenMP threads that spin while other processes want their core are a hundred times slower than one.
-test slow faults: export OMP_WAIT_POLICY := PASSIVE
+test slow oldest faults: export OMP_WAIT_POLICY := PASSIVE
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
 
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# The tests, those that compile too, with the oldest torch that pyproject.toml allows, in an environment of its own: some GB.
+oldest: $(INSTALLED)
+	$(PYTHON) -m venv .venv/oldest
+	grep -v '^torch==' constraints.txt > .venv/oldest/constraints.txt
+	.venv/oldest/bin/python -m pip install --quiet --constraint .venv/oldest/constraints.txt --editable '.[dev]' \
+	  "torch==$$(sed -n 's/.*"torch>=\([0-9.]*\),.*/\1/p' pyproject.toml).*"
+	.venv/oldest/bin/python -m pytest
+	.venv/oldest/bin/python -m pytest -m slow -k compiled
 
 # Every row of the fault matrix; what was seen goes into the table in docs/faults.md.
 faults: $(INSTALLED)

@@ -115,7 +115,7 @@ def test_the_environment_says_what_ran_and_not_who_or_where():
     found = environment()
     text = json.dumps(found)
     assert found["torch"]["threads"] == torch.get_num_threads()
-    assert found["packages"]["torch"] == torch.__version__
+    assert found["torch"]["version"] == torch.__version__
     assert found["cpu"]["count"] >= found["cpu"]["usable"] >= 1
     assert str(Path.home()) not in text and platform.node() not in text
     assert f'"{getpass.getuser()}"' not in text

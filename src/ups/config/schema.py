@@ -164,7 +164,9 @@ class RuntimeConfig(Strict):
         default="auto",
         description="where training fields are: on every GPU where they fit, else fail, or in mapped files",
     )
-    tf32: bool = Field(default=False, description="float32 products of a GPU's tensor cores with 10 bits, much faster")
+    tf32: bool = Field(
+        default=False, description="let a GPU round factors of float32 products to 10 bits: much faster, Muon above all"
+    )
     deterministic: bool = Field(default=False, description="only operations that repeat bit for bit, at some speed")
     deadline: PositiveFloat = Field(
         default=12.0, description="seconds without a sign of life in a step before it hangs"

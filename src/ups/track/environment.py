@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("universal-physics-stack", "torch", "numpy", "h5py", "pydantic", "safetensors", "einops", "matplotlib")
+PACKAGES = ("universal-physics-stack", "numpy", "h5py", "pydantic", "safetensors", "einops", "matplotlib")
 VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 FAMILIES = ("NCCL_", "TORCH_", "GLOO_", "UPS_")
 
@@ -25,6 +25,7 @@ def environment() -> dict[str, Any]:
         "git": _git(),
         "cpu": {"model": _cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
         "torch": {
+            "version": torch.__version__,  # names the build, which the package's own version need not
             "threads": torch.get_num_threads(),
             "cuda": torch.version.cuda,
             "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
