@@ -64,8 +64,8 @@ class Held(Described):
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """One benchmark's data. `seconds` is what it took to make them, `solver_seconds` what the solver took for one
-    trajectory in the fastest of its chunks.
+    """One benchmark's data. `seconds` is what it took to make them, `solver_seconds` what the solver then took from the
+    first frame of a trajectory to its last, in the fastest of its chunks.
     """
 
     task: Task
@@ -87,8 +87,10 @@ class Data:
 def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
     """Make the data of a task; the store that the Trainer reads lies in `folder`."""
     began = time.perf_counter()
-    values, fastest = solved(task, range(task.train + task.validation + task.test), runtime)
+    ids = range(task.train + task.validation + task.test)
+    values, fastest = solved(task, ids, runtime)
     seconds = time.perf_counter() - began
+    starting = _solve(task, ids[: _rows(task, runtime)], task.times[:1], runtime)[1]
     spec = task_spec(task)
     grid = Grid.cell_centred((task.points,) * spec.dimension, task.solver.grid.extent)
     header = Header(
@@ -114,7 +116,7 @@ def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
         test=read_all(test),
         test_ids=range(ends[2], ends[3]),
         seconds=seconds,
-        solver_seconds=fastest,
+        solver_seconds=fastest - starting,
     )
 
 
@@ -124,20 +126,31 @@ def task_spec(task: Task) -> TaskSpec:
 
 def solved(task: Task, ids: range, runtime: Runtime) -> tuple[Float[Tensor, "N T *space C"], float]:
     """The given trajectories on the stored grid, in the host's memory; the solver's seconds for one, at best."""
-    rows = min(_CHUNK[runtime.device.type], max(1, _CELLS // math.prod(task.solver.grid.shape)))
+    rows = _rows(task, runtime)
     spec = task.solver.task()
     out = torch.empty(len(ids), task.frames, *(task.points,) * spec.dimension, len(task.solver.channels))
     fastest = math.inf
     with Progress(f"solving {task.name}", total=len(ids), unit="trajectories") as progress:
         for lo in range(0, len(ids), rows):
-            began = time.perf_counter()
-            part = task.solver.solve(DATA_SEED, ids[lo : lo + rows], task.times, runtime.device)
-            synchronise(runtime.device)
-            fastest = min(fastest, (time.perf_counter() - began) / len(part))
+            part, seconds = _solve(task, ids[lo : lo + rows], task.times, runtime)
+            fastest = min(fastest, seconds)
             out[lo : lo + rows] = averaged(task.solver, part.values, task.points)
             progress.update(min(lo + rows, len(ids)))
             runtime.check_stop("results of finished contestants are kept")
     return out, fastest
+
+
+def _rows(task: Task, runtime: Runtime) -> int:
+    """Trajectories of a chunk."""
+    return min(_CHUNK[runtime.device.type], max(1, _CELLS // math.prod(task.solver.grid.shape)))
+
+
+def _solve(task: Task, ids: range, times: Float[Tensor, " T"], runtime: Runtime) -> tuple[Batch, float]:
+    """Some trajectories, drawn and solved, and the seconds of each."""
+    began = time.perf_counter()
+    part = task.solver.solve(DATA_SEED, ids, times, runtime.device)
+    synchronise(runtime.device)
+    return part, (time.perf_counter() - began) / len(part)
 
 
 def averaged(solver: Equation, values: Float[Tensor, "N T *space C"], points: int) -> Float[Tensor, "N T *space2 C"]:

@@ -159,8 +159,8 @@ class DiffusionReaction:
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same trajectories from their first frame averaged to fewer points."""
-        start = block_means(self.name, batch.values[:, 0].double(), points, (1, 2))
-        return self.roll(start, batch.times[0] - batch.times[0, 0])
+        start, times = block_means(self.name, batch.values[:, 0].double(), points, (1, 2)), batch.times[0]
+        return torch.stack(list(march(self.name, start, times, self._advance, began=float(times[0]))), 1)
 
     def solve(
         self,

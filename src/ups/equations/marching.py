@@ -12,13 +12,17 @@ from ups.errors import UserError
 
 
 def march(
-    name: str, state: Tensor, times: Float[Tensor, " T"], advance: Callable[[Tensor, float, float], Tensor]
+    name: str,
+    state: Tensor,
+    times: Float[Tensor, " T"],
+    advance: Callable[[Tensor, float, float], Tensor],
+    began: float = 0.0,
 ) -> Iterator[Tensor]:
-    """The states at `times`, started at t = 0; `advance(state, now, later)` gives the later state."""
-    now = 0.0
+    """The states at `times`, where `state` is that at `began`; `advance(state, now, later)` gives the later state."""
+    now = began
     for time in times.tolist():
         if time < now:
-            raise UserError(f"{name}: time {time} comes after {now}; give times from 0 on, in increasing order")
+            raise UserError(f"{name}: time {time} comes after {now}; give times from {began:g} on, in increasing order")
         if round(time - now, 12) > 0:
             state = advance(state, now, time)
         yield state
