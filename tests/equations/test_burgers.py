@@ -1,13 +1,14 @@
 """Burgers against the Cole-Hopf solution, its conservation law, and what a shock must do."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
 
 from ups.equations import Burgers, RandomWaves
-from ups.equations.finite_volume import _March, _taken_on_arrival
+from ups.equations.finite_volume import _March, arrivals, taken_on_arrival
 from ups.errors import UserError
 
 TWO_PI = 2 * math.pi
@@ -191,12 +192,21 @@ def test_times_must_increase():
 
 
 def test_rows_that_are_watched_arrive_where_rows_that_stop_do() -> None:
-    """What a GPU does, which moves a whole block in every step, with the CPU's own step."""
-    counts = [9, 9, 6, 6, 2]
+    """What a GPU does, which moves a whole block in every step and then a smaller one, with the CPU's own step."""
+    stops = arrivals(torch.tensor([9, 9, 6, 6, 2]))
+    assert stops == [(2, 4, 5), (6, 2, 4), (9, 0, 2)]
     u = 0.05 * RandomWaves.draw(3, range(7))(torch.arange(64, dtype=torch.float64) / 64)
     diffusion = torch.full((7, 1), 0.1, dtype=torch.float64)
-    stopping, watched = _March(u[:5], diffusion[:5]), _March(u, diffusion)
-    assert torch.equal(stopping.run(counts), _taken_on_arrival(watched.cells, counts, watched.step))
+    blocks: list[_March] = []
+
+    def begin(rows: int, cells: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
+        if not blocks or rows <= 2:
+            most = 3 if blocks else 7
+            blocks.append(_March(cells[:most], diffusion[:most]))
+        return blocks[-1].cells, blocks[-1].step
+
+    watched = taken_on_arrival(u, stops, begin)[:5]
+    assert len(blocks) == 2 and torch.equal(_March(u[:5], diffusion[:5]).run(stops), watched)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

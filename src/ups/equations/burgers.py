@@ -99,7 +99,7 @@ class Burgers(Line):
         """
         n = u.shape[-1]
         if not self.resolved_on(n):
-            return finite_volume.burgers_march(u, dt * steps, 1 / n, self.viscosity, [steps] * len(u))
+            return finite_volume.burgers_march(u, dt * steps, 1 / n, self.viscosity, torch.full((len(u),), steps))
         mean = u.mean(-1, keepdim=True)
         integrator, half_derivative = _integrator(n, self.viscosity, dt, u.device)
         spectrum = torch.fft.rfft(u - mean)[:, : len(half_derivative)]
@@ -128,8 +128,9 @@ class Burgers(Line):
         speed = (u - u.mean(-1, keepdim=True) if spectral else u).abs().amax(-1)
         level = speed.clamp_min(_SLOWEST).log2().ceil()
         if not spectral:
-            longest = (finite_volume.stable_step(2**value, 1 / n, self.viscosity) for value in level.tolist())
-            steps = [math.ceil(interval / dt) for dt in longest]
+            levels, which = level.cpu().unique(return_inverse=True)
+            longest = (finite_volume.stable_step(2**value, 1 / n, self.viscosity) for value in levels.tolist())
+            steps = torch.tensor([math.ceil(interval / dt) for dt in longest])[which]
             return finite_volume.burgers_march(u, interval, 1 / n, self.viscosity, steps)
         advanced = torch.empty_like(u)
         for value in level.unique().tolist():

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-_GPU_BLOCK = 1024  # trajectories at a time on a GPU: enough to fill it, and at 1024 points few enough for its cache
+_GPU_BLOCKS = (1024, 512, 256, 128)  # trajectories at a time on a GPU: the first fill it, and its cache at 1024 points
 _BLOCK = 64  # trajectories at a time on a CPU: enough to hide the cost of calls, few enough for its caches
 
 
 def burgers_march(
-    u: Float[Tensor, "B X"], interval: float, dx: float, viscosity: float, steps: Sequence[int]
+    u: Float[Tensor, "B X"], interval: float, dx: float, viscosity: float, steps: Int[Tensor, " B"]
 ) -> Float[Tensor, "B X"]:
     """u after `interval`, periodic: row i in steps[i] equal steps of Heun's method, an average of Euler steps.
 
@@ -26,45 +27,68 @@ def burgers_march(
 
     Rows march together whatever their steps are; no operation mixes them, and those that need most go on alone.
     """
-    order = sorted(range(len(u)), key=lambda row: -steps[row])
-    rows = torch.tensor(order, device=u.device)
-    counts = [steps[row] for row in order]
-    dt = interval / torch.tensor(counts, dtype=u.dtype, device=u.device)[:, None]
+    counts, rows = steps.cpu().sort(descending=True, stable=True)
+    rows = rows.to(u.device)
+    dt = interval / counts.to(u)[:, None]
     unit = 2 * dx / dt  # of speed: in it the flux is max² + min² and nothing needs a factor; memory is the cost here
     scaled, diffusion = u[rows] / unit, dt * (viscosity / dx**2)
     march = _on_gpu if u.is_cuda else _on_cpu
-    block = _GPU_BLOCK if u.is_cuda else _BLOCK
+    block = _GPU_BLOCKS[0] if u.is_cuda else _BLOCK
     for start in range(0, len(u), block):
         part = slice(start, start + block)
-        scaled[part] = march(scaled[part], diffusion[part], counts[part])
+        scaled[part] = march(scaled[part], diffusion[part], arrivals(counts[part]))
     arrived = torch.empty_like(u)
     arrived[rows] = scaled * unit
     return arrived
 
 
-def _on_cpu(u: Float[Tensor, "b X"], diffusion: Float[Tensor, "b 1"], counts: Sequence[int]) -> Float[Tensor, "b X"]:
-    return _March(u, diffusion).run(counts)
+class Arrival(NamedTuple):
+    """The first `until` of some rows are on their way till step `step`, where those from `since` on are through."""
+
+    step: int
+    since: int
+    until: int
 
 
-def _on_gpu(u: Float[Tensor, "b X"], diffusion: Float[Tensor, "b 1"], counts: Sequence[int]) -> Float[Tensor, "b X"]:
-    recorded = _recorded(_GPU_BLOCK, u.shape[1], u.dtype, u.device)
-    for held, given in ((recorded.cells, u), (recorded.diffusion, diffusion)):
-        held[: len(u)] = given
-        held[len(u) :] = 0.0
-    return _taken_on_arrival(recorded.cells, counts, recorded.graph.replay)
+def arrivals(counts: Int[Tensor, " b"]) -> list[Arrival]:
+    """In order; `counts`, the steps of each row, must not increase."""
+    steps, sizes = (found.tolist() for found in counts.unique(return_counts=True))
+    ends = [len(counts) - before for before in accumulate(sizes, initial=0)]
+    return [Arrival(*found) for found in zip(steps, ends[1:], ends[:-1], strict=True)]
 
 
-def _taken_on_arrival(
-    cells: Float[Tensor, "b X"], counts: Sequence[int], step: Callable[[], None]
-) -> Float[Tensor, "n X"]:
-    """The first rows after so many steps each, by a `step` that always moves all: those that have arrived go on."""
-    arrived, done = cells.new_empty(len(counts), cells.shape[1]), 0
-    for count in sorted(set(counts)):
-        for _ in range(count - done):
+def _on_cpu(u: Float[Tensor, "b X"], diffusion: Float[Tensor, "b 1"], stops: list[Arrival]) -> Float[Tensor, "b X"]:
+    return _March(u, diffusion).run(stops)
+
+
+def _on_gpu(u: Float[Tensor, "b X"], diffusion: Float[Tensor, "b 1"], stops: list[Arrival]) -> Float[Tensor, "b X"]:
+    def begin(rows: int, cells: Tensor) -> tuple[Tensor, Callable[[], None]]:
+        size = min(block for block in _GPU_BLOCKS if block >= rows)
+        recorded = _recorded(size, u.shape[1], u.dtype, u.device)
+        if recorded.cells.data_ptr() != cells.data_ptr():
+            for held, given in ((recorded.cells, cells), (recorded.diffusion, diffusion)):
+                held[:rows] = given[:rows]
+                held[rows:] = 0.0
+        return recorded.cells, recorded.graph.replay
+
+    return taken_on_arrival(u, stops, begin)
+
+
+def taken_on_arrival(
+    u: Float[Tensor, "b X"],
+    stops: list[Arrival],
+    begin: Callable[[int, Tensor], tuple[Tensor, Callable[[], None]]],
+) -> Float[Tensor, "b X"]:
+    """Rows after so many steps each. `begin(rows, cells)` gives the place where the first rows of `cells` go on, and
+    what moves them there by a step; rows beyond them may move too.
+    """
+    arrived, cells, done = torch.empty_like(u), u, 0
+    for stop in stops:
+        cells, step = begin(stop.until, cells)
+        for _ in range(stop.step - done):
             step()
-        rows = slice(sum(c > count for c in counts), sum(c >= count for c in counts))
-        arrived[rows] = cells[rows]
-        done = count
+        arrived[stop.since : stop.until] = cells[stop.since : stop.until]
+        done = stop.step
     return arrived
 
 
@@ -92,7 +116,7 @@ template <typename T> T euler(T a, T b, T c, T d, T e, T diffusion, T start, T k
 comes with torch, compiles it at first use."""
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _recorded(rows: int, points: int, dtype: torch.dtype, device: torch.device) -> _Recorded:
     euler = torch.cuda.jiterator._create_jit_fn(_EULER, keep=0.0)
     cells = torch.zeros(rows, points, dtype=dtype, device=device)
@@ -131,14 +155,14 @@ class _March:
         self.left, self.right = (cells.new_empty(rows, n + 1) for _ in range(2))
         self.start = cells.new_empty(rows, n)
 
-    def run(self, counts: Sequence[int]) -> Float[Tensor, "B X"]:
-        """All rows through; `counts`, the steps of each, must not increase."""
+    def run(self, stops: list[Arrival]) -> Float[Tensor, "B X"]:
+        """All rows through."""
         whole, done = self.cells, 0
-        for count in sorted(set(counts)):
-            self._keep(sum(c >= count for c in counts))
-            for _ in range(count - done):
+        for stop in stops:
+            self._keep(stop.until)
+            for _ in range(stop.step - done):
                 self.step()
-            done = count
+            done = stop.step
         return whole
 
     def _keep(self, rows: int) -> None:
