@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
+from functools import partial
 
 import pytest
 import torch
 from tiny import tiny, tiny_setting
 
 from ups.bench import batches
-from ups.bench.batches import FromLoader, Pairs, loader, window_batch
+from ups.bench.batches import FromLoader, OnDevice, Pairs, loader, window_batch
 from ups.bench.contestants import Absent, chosen
 from ups.bench.loops import Loop
 from ups.bench.peer import Peer, package
@@ -34,6 +35,19 @@ def test_the_eager_loop_and_the_trainer_compute_the_same_loss_from_the_same_weig
         for name, average in loop.ema.averages.items():
             torch.testing.assert_close(ours.trainer.ema.averages[name], average, rtol=1e-4, atol=1e-6)
         ours.close()
+
+
+def test_a_loop_beside_a_compiled_trainer_is_compiled_too_and_counted_as_if_it_were_not(tmp_path, monkeypatch):
+    """Dynamo's own backend stands in for the compiler, which would take minutes."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    with tiny_setting(tmp_path, compiled=True) as setting:
+        batch = next(iter(OnDevice(setting.data, torch.device("cpu"), 0)))
+        compiled, plain = (Loop("ours", setting, "gather", averaged=True, compiled=c) for c in (None, False))
+        parts = [part._compiled_call_impl is not None for part in compiled.module.modules()]
+        assert any(parts) and not any(part._compiled_call_impl is not None for part in plain.module.modules())
+        assert float(compiled.step(batch)) == pytest.approx(float(plain.step(batch)), rel=1e-6)
+        assert compiled.count() == plain.count()
+    torch._dynamo.reset()
 
 
 def test_the_loader_gives_every_pair_of_frames_once_an_epoch(tmp_path):
@@ -61,7 +75,8 @@ def test_a_worker_of_the_loader_frees_nothing_that_was_garbage_before_it(tmp_pat
 
     monkeypatch.setattr(batches, "worker_count", lambda device, data: 1)
     with tiny_setting(tmp_path) as setting:
-        made = loader(setting.data, torch.device("cpu"), 0, Collecting)
+        monkeypatch.setattr(batches, "Pairs", Collecting)
+        made = loader(setting.data, torch.device("cpu"), 0)
         gc.disable()
         try:
             thing = Thing()

@@ -38,6 +38,6 @@ def tiny(task: Task = TASKS["advection"]) -> Task:
 
 
 @contextmanager
-def tiny_setting(folder: Path, steps: int = 20) -> Iterator[Setting]:
-    with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0) as runtime:
+def tiny_setting(folder: Path, steps: int = 20, compiled: bool = False) -> Iterator[Setting]:
+    with Runtime.start(RuntimeConfig(device="cpu", threads=1, compile=compiled), 0) as runtime:
         yield Setting(prepare(tiny(), runtime, folder), runtime, 0, steps, folder)

@@ -23,23 +23,25 @@ FEWEST = 8
 
 
 def steps_for(seconds: float, throughput: dict[str, Any]) -> int:
-    """As many steps as the measured speed gives, the first of them being slower."""
+    """As many steps as the measured speed gives, after what it took to get to the first."""
     left = seconds - throughput["first_step_seconds"]
     return max(FEWEST, int(left / throughput["step_seconds"]))
 
 
-def trained(contestant: Contestant, data: Data, title: str, steps: int) -> tuple[dict[str, Any], Propagator]:
-    """Train a contestant that was made for `steps` steps, and judge it on the test set."""
+def trained(
+    contestant: Contestant, data: Data, title: str, steps: int, making: float
+) -> tuple[dict[str, Any], Propagator]:
+    """Train a contestant that was made for `steps` steps in `making` seconds, and judge it on the test set."""
     curve: list[dict[str, float]] = []
     with Progress(f"training {title}", total=steps, unit="steps") as progress:
 
         def validate(step: int, seconds: float, model: Propagator) -> float:
             error = rollout_error(rollout(model, data.learned, data.validation), data.validation)
-            curve.append({"step": step, "seconds": seconds, "rollout_nrmse": error})
+            curve.append({"step": step, "seconds": making + seconds, "rollout_nrmse": error})
             progress.update(step, f"rollout nRMSE {error:.4f}")
             return error
 
-        seconds = contestant.train(Watch(validate, progress.update))
+        seconds = making + contestant.train(Watch(validate, progress.update))
     model = contestant.trained()
     return {"steps": curve[-1]["step"], "seconds": seconds, "curve": curve} | judged(model, data), model
 

@@ -59,17 +59,9 @@ class Pairs(torch.utils.data.Dataset):
         return self.fields[row, frame : frame + 2]
 
 
-class NamedPairs(Pairs):
-    """The same as neuraloperator's Trainer wants them: {"x": frame, "y": next frame}, channels first."""
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, y = super().__getitem__(index).movedim(-1, 1)
-        return {"x": x, "y": y}
-
-
-def loader(data: Data, device: torch.device, seed: int, kind: type[Pairs] = Pairs) -> DataLoader:
+def loader(data: Data, device: torch.device, seed: int) -> DataLoader:
     """Shuffled batches of all pairs: four worker processes and pinned memory beside a GPU, else in this process."""
-    pairs = kind(data.fields)
+    pairs = Pairs(data.fields)
     workers = worker_count(device, data)
     options: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": PREFETCH} if workers else {}
     return DataLoader(

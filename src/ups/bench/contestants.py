@@ -7,7 +7,7 @@
 | dataloader | operator | a plain loop, torch's DataLoader |
 | fno | our FNO | the Trainer |
 | fno_usual, unet_usual | our FNO, our U-Net | a plain loop, torch's DataLoader |
-| neuraloperator | its FNO | its own Trainer, torch's DataLoader |
+| neuraloperator | its FNO | its own Trainer, gather on the device |
 
 `small` and `large` are the operator at the quickstart's width and at six million parameters: timed, not trained.
 """

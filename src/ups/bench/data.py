@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,13 +74,10 @@ class Data:
     validation: Batch
     test: Batch
     test_ids: range
+    fields: Float[Tensor, "N T *space C"]
+    """The training trajectories, normalised, in the host's memory."""
     seconds: float
     solver_seconds: float
-
-    @cached_property
-    def fields(self) -> Float[Tensor, "N T *space C"]:
-        """The training trajectories, normalised, in the host's memory."""
-        return self.learned.normaliser.normalise(self.train.values)
 
 
 def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
@@ -115,6 +111,7 @@ def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
         validation=read_all(validation),
         test=read_all(test),
         test_ids=range(ends[2], ends[3]),
+        fields=learned.normaliser.normalise(train.values),
         seconds=seconds,
         solver_seconds=fastest - starting,
     )

@@ -16,6 +16,7 @@ from ups.bench.contestants import POINTS, Absent, Setting, Watch
 from ups.bench.counts import Counts, count_step
 from ups.bench.tasks import Model
 from ups.config.schema import TrainingConfig
+from ups.distributed.parallel import compile_parts
 from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.propagator import Propagator
@@ -51,16 +52,21 @@ def build(model: Model, learned: Learned, seed: int) -> tuple[ModelSpec, Propaga
 class Loop:
     """A model in a plain loop. `way`: gather (the set is on the device) or loader (torch's DataLoader).
 
-    `averaged`: a step also averages the weights, and the averages are judged, as our Trainer does.
+    `averaged`: a step also averages the weights, and the averages are judged, as our Trainer does. The model is
+    compiled where the Trainer compiles it, unless told otherwise.
     """
 
-    def __init__(self, model: str, setting: Setting, way: str, *, averaged: bool) -> None:
+    def __init__(self, model: str, setting: Setting, way: str, *, averaged: bool, compiled: bool | None = None) -> None:
+        self.model, self.setting, self.averaged = model, setting, averaged
         data, self.runtime = setting.data, setting.runtime
+        self.compiled = self.runtime.config.compile if compiled is None else compiled
         self.device = self.runtime.device
         described = data.task.models[model]
         self.config = recipe(described, data.task.batch_size, setting.steps)
         _, network = build(described, data.learned, setting.seed)
-        self.stage = OperatorStage(network.to(self.device), noise=0.0)
+        self.stage = OperatorStage(network.to(self.device), noise=0.0, compiled=self.compiled)
+        if self.compiled:
+            compile_parts(network)
         self.optimiser = build_optimiser(self.stage.model, self.config)
         self.ema = EMA(self.stage.model, self.config.ema) if averaged else None
         source = OnDevice if way == "gather" else FromLoader
@@ -99,6 +105,8 @@ class Loop:
         return self._same
 
     def count(self) -> Counts:
+        if self.compiled:  # what a compiler makes of it cannot be counted
+            return Loop(self.model, self.setting, "gather", averaged=self.averaged, compiled=False).count()
         batch = self._fixed()
         self.step(batch)  # the first one also makes tables
         return count_step(lambda: self.step(batch), self.module, self.optimiser)

@@ -1,4 +1,6 @@
-"""neuraloperator's FNO, trained by neuraloperator's own Trainer. The package is no dependency: it may be absent."""
+"""neuraloperator's FNO, trained by neuraloperator's own Trainer on batches that are gathered on the device, so that it
+waits for no data. The package is no dependency: it may be absent.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ups.bench.batches import NamedPairs, endless, loader
+from ups.bench.batches import OnDevice
 from ups.bench.ceilings import synchronise
 from ups.bench.contestants import POINTS, Absent, Setting, Watch
 from ups.bench.counts import Counts, count_step
-from ups.fields import Grid
+from ups.fields import Batch, Grid
 from ups.models.propagator import Propagator
 
 EPOCHS = 20
@@ -82,7 +84,7 @@ class Peer:
         )
         self.network = network.to(self.device)
         self.judged = NextFrame(network).to(self.device)
-        self.batches = endless(loader(data, self.device, setting.seed, NamedPairs))
+        self.batches = map(_named, OnDevice(data, self.device, setting.seed))
         self.optimiser = torch.optim.AdamW(network.parameters(), lr=described.learning_rate, weight_decay=1e-4)
         self.loss = neuralop.LpLoss(d=dimension, p=2)
         self.trainer = _watched(neuralop.Trainer, network, self.device)
@@ -144,6 +146,12 @@ class Peer:
 
     def close(self) -> None:
         del self.batches, self._same
+
+
+def _named(batch: Batch) -> dict[str, Tensor]:
+    """As its Trainer wants them: a frame and the next, channels first."""
+    x, y = batch.values.movedim(-1, 2).unbind(1)
+    return {"x": x.contiguous(), "y": y.contiguous()}
 
 
 class _Clock:

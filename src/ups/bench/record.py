@@ -12,7 +12,7 @@ import torch
 
 from ups.durable import write
 from ups.errors import UserError
-from ups.track.environment import environment
+from ups.track.environment import cpu_model, environment
 
 
 class Record:
@@ -43,12 +43,15 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not the JSON of a benchmark ({error}); remove it") from error
 
 
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
+
+
 def machine(device: torch.device) -> dict[str, Any]:
     """What the numbers were measured on."""
     found = environment()
-    card = torch.cuda.get_device_name(device) if device.type == "cuda" else found["cpu"]["model"]
     return {
-        "device": card,
+        "device": device_name(device),
         "kind": device.type,
         "cores": found["cpu"]["usable"],
         "threads": torch.get_num_threads(),

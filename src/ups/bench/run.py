@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from ups.bench import accuracy, ceilings, solvers, throughput
 from ups.bench.contestants import Absent, Entry, Setting
 from ups.bench.contestants import chosen as chosen_entries
 from ups.bench.data import Data, prepare
-from ups.bench.record import Record, machine
+from ups.bench.record import Record, device_name, machine
 from ups.bench.tasks import Model, Task
 from ups.bench.tasks import chosen as chosen_tasks
 from ups.config.schema import RuntimeConfig
@@ -91,7 +92,8 @@ class _Bench:
         settings = {
             "task": described,
             "seconds": options.seconds,
-            "device": runtime.device.type,
+            "device": device_name(runtime.device),
+            "torch": torch.__version__,
             "compile": options.compile,
             "precision": ceilings.single_precision(runtime.device),
         }
@@ -175,6 +177,7 @@ class _Bench:
             with self._guarded(entry):
                 counts = timing.contestant.count()
                 row = self.record.row(entry.key)
+                row["git"] = self.record.content["machine"]["git"]
                 row["parameters"] = _real_numbers(timing.contestant.module)
                 row["throughput"] = throughput.result(timing, self.task.batch(entry.model), counts, measured)
                 timing.contestant.close()
@@ -185,9 +188,11 @@ class _Bench:
             return
         with self._guarded(entry):
             steps = accuracy.steps_for(self.options.seconds, row["throughput"])
+            began = time.perf_counter()
             contestant = entry.make(self._setting(entry, data, seed, steps))
+            making = time.perf_counter() - began
             try:
-                result, model = accuracy.trained(contestant, data, f"{entry.title} on {self.task.name}", steps)
+                result, model = accuracy.trained(contestant, data, f"{entry.title} on {self.task.name}", steps, making)
                 if entry.key in ROLLED and "rollouts" not in row:
                     row["rollouts"] = self._rollouts(model, result, data)
                 row.setdefault("runs", {})[str(seed)] = result

@@ -35,7 +35,7 @@ class Timing:
 
     contestant: Contestant
     first: float
-    """Seconds until the first step was done: kernels are loaded and, on a GPU, graphs recorded."""
+    """Seconds until the first step was done: data are placed, kernels loaded and, on a GPU, built and recorded."""
     steps: int
     """Of a block."""
     memory: int | None
@@ -82,8 +82,8 @@ def _resident(name: str) -> int | None:
 def begin(make: Callable[[], Contestant], device: torch.device) -> Timing:
     """Make a contestant, warm it up, and find how many steps a block has."""
     memory = Memory(device)
-    contestant = make()
     began = time.perf_counter()
+    contestant = make()
     contestant.advance(1)
     synchronise(device)
     first = time.perf_counter() - began

@@ -60,7 +60,7 @@ class Trained:
 
     def count(self) -> Counts:
         """Of a plain step of the same model: graphs cannot be counted."""
-        return Loop(self.model, self.setting, "gather", averaged=True).count()
+        return Loop(self.model, self.setting, "gather", averaged=True, compiled=False).count()
 
     def train(self, watch: Watch) -> float:
         self.watch = watch

@@ -41,7 +41,8 @@ def bench(
         bool, typer.Option("--tf32/--no-tf32", help="Let a GPU round factors of float32 products, for everyone.")
     ] = True,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Let the Trainer compile the model; the time that takes is training time.")
+        bool,
+        typer.Option("--compile", help="Compile our models, in plain loops too; that is training time."),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -47,7 +47,7 @@ def parallelise(
         if config.checkpoint_activations:
             _replace_forward(block, _recomputed(block.forward))
     if config.compile:
-        _compile(model)
+        compile_parts(model)
     if runtime.mesh is not None:
         mesh = runtime.mesh if config.strategy == "hsdp" else runtime.mesh["dp_shard"]
         place = _placement(runtime.mesh["dp_shard"].size())
@@ -192,7 +192,7 @@ def _replace_forward(block: nn.Module, forward: Callable[..., Any]) -> None:
     block.forward = forward  # on the instance: names of parameters and hooks of the module stay as they are
 
 
-def _compile(model: nn.Module) -> None:
+def compile_parts(model: nn.Module) -> None:
     """Compile the parts that say of themselves that it makes them faster, each for every shape it meets. Past torch's
     limit of shapes they would go on eagerly and say nothing, so the limit is far away, and reaching it is an error.
     """

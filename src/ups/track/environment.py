@@ -23,7 +23,7 @@ def environment() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "git": _git(),
-        "cpu": {"model": _cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
+        "cpu": {"model": cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
         "torch": {
             "version": torch.__version__,  # names the build, which the package's own version need not
             "threads": torch.get_num_threads(),
@@ -74,7 +74,7 @@ def _ask_git(*arguments: str) -> str | None:
     return answer.stdout.strip()
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(errors="replace").splitlines():
