@@ -30,3 +30,10 @@ def preflight(cuda: bool, ranks: int) -> tuple[str, ...]:
             "enlarge it (docker: --shm-size=1g) or set NCCL_SHM_DISABLE=1"
         )
     return tuple(notes)
+
+
+def left_idle(tf32: bool, capability: tuple[int, int]) -> tuple[str, ...]:
+    """What a GPU of this compute capability could do faster, and was not told to."""
+    if tf32 or capability < (8, 0):
+        return ()
+    return ("float32 products are exact here; runtime.tf32=true rounds their factors to 10 bits and trains faster",)

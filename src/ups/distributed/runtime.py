@@ -37,7 +37,7 @@ from ups.distributed.ballots import Ballots
 from ups.distributed.breadcrumb import Breadcrumb, crumb_path
 from ups.distributed.guard import watching
 from ups.distributed.outcome import supervised
-from ups.distributed.preflight import preflight
+from ups.distributed.preflight import left_idle, preflight
 from ups.errors import GaveUp, Stopped, UserError
 from ups.track.environment import software
 
@@ -134,6 +134,8 @@ class Runtime:
         with _signals(stop, ranks), _threads(config, ranks) as threads:
             device = _device(cuda, ranks)
             notes = preflight(cuda, ranks.size)
+            if cuda and torch.version.cuda is not None:
+                notes += left_idle(config.tf32, torch.cuda.get_device_capability(device))
             ballots = control = saving = None
             if ranks.launched:
                 dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)

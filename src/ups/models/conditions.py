@@ -59,5 +59,8 @@ class Modulation(nn.Module):
 
     def forward(self, conditions: Float[Tensor, "B D"]) -> tuple[Float[Tensor, "B N"], ...]:
         """A block's numbers each."""
-        weights, biases = torch.stack(list(self.weights)), torch.stack(list(self.biases))  # torch 2.11 cannot compile [*...]
+        weights, biases = (
+            torch.stack(list(self.weights)),
+            torch.stack(list(self.biases)),
+        )  # torch 2.11 cannot compile [*...]
         return torch.baddbmm(biases[:, None], conditions.expand(len(weights), *conditions.shape), weights).unbind()
