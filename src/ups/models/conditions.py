@@ -59,8 +59,6 @@ class Modulation(nn.Module):
 
     def forward(self, conditions: Float[Tensor, "B D"]) -> tuple[Float[Tensor, "B N"], ...]:
         """A block's numbers each."""
-        weights, biases = (
-            torch.stack(list(self.weights)),
-            torch.stack(list(self.biases)),
-        )  # torch 2.11 cannot compile [*...]
+        # [*self.weights] would do, but not in torch 2.11's compiler.
+        weights, biases = torch.stack(list(self.weights)), torch.stack(list(self.biases))
         return torch.baddbmm(biases[:, None], conditions.expand(len(weights), *conditions.shape), weights).unbind()
