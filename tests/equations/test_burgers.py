@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from ups.equations import Burgers, RandomWaves
+from ups.equations import Burgers, RandomWaves, finite_volume
 from ups.equations.finite_volume import _March, arrivals, taken_on_arrival
 from ups.errors import UserError
 
@@ -207,6 +209,27 @@ def test_rows_that_are_watched_arrive_where_rows_that_stop_do() -> None:
 
     watched = taken_on_arrival(u, stops, begin)[:5]
     assert len(blocks) == 2 and torch.equal(_March(u[:5], diffusion[:5]).run(stops), watched)
+
+
+def test_rows_that_are_through_leave_the_blocks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of the CPU's own step stand in for recorded ones: what is copied into which of them is the same."""
+    moved: list[int] = []
+
+    @lru_cache
+    def recorded(rows: int, points: int, dtype: torch.dtype, device: torch.device) -> SimpleNamespace:
+        diffusion = torch.zeros(rows, 1, dtype=dtype)
+        block = _March(torch.zeros(rows, points, dtype=dtype), diffusion)
+        graph = SimpleNamespace(replay=lambda: (moved.append(rows), block.step()))
+        return SimpleNamespace(cells=block.cells, diffusion=diffusion, graph=graph)
+
+    monkeypatch.setattr(finite_volume, "_recorded", recorded)
+    monkeypatch.setattr(finite_volume, "_GPU_BLOCKS", (8, 4, 2))
+    u = 0.05 * RandomWaves.draw(3, range(7))(torch.arange(64, dtype=torch.float64) / 64)
+    diffusion = torch.linspace(0.05, 0.2, 7, dtype=torch.float64)[:, None]
+    for counts in ([9, 6, 6, 4, 4, 4, 2], [5, 5, 5, 3, 3, 3, 1]):  # the second finds what the first left behind
+        stops = arrivals(torch.tensor(counts))
+        assert torch.equal(finite_volume._on_gpu(u, diffusion, stops), _March(u, diffusion).run(stops))
+    assert moved == [8] * 4 + [4] * 2 + [2] * 3 + [8] * 3 + [4] * 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
