@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -42,13 +43,13 @@ main()
 
 
 def test_help_comes_at_once():
-    took = []
-    for _ in range(3):
+    took = [math.inf]
+    while min(took) >= 0.8 and len(took) < 10:  # other processes may hold the cores for some time
         begin = time.perf_counter()
         answer = call("--help")
         took.append(time.perf_counter() - begin)
         assert answer.returncode == 0 and "Usage: ups" in answer.stdout
-    assert min(took) < 0.8  # the best of three: other processes may hold the cores
+    assert min(took) < 0.8, took
 
 
 @pytest.mark.parametrize(

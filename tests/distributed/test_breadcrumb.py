@@ -27,7 +27,7 @@ def test_what_is_marked_is_read(tmp_path):
     assert found is not None
     assert (found.rank, found.attempt, found.pid, found.step, found.phase) == (3, 2, os.getpid(), 7, "vote")
     assert (mine.phase, mine.step) == ("vote", 7)
-    assert 0 <= time.monotonic() - found.time < 5
+    assert 0 <= time.monotonic() - found.time < 30
 
 
 def test_a_crumb_survives_sigkill(tmp_path):
@@ -103,10 +103,10 @@ def test_the_slowest_step_leaves_out_what_is_no_step(tmp_path):
     assert (found := read_crumb(path)) is not None and found.slowest == 0  # the first step's compilation is none
     time.sleep(0.02)
     mine.mark("validate")
-    time.sleep(0.1)
+    time.sleep(3)
     mine.mark("gradients", 2)
     assert (found := read_crumb(path)) is not None
-    assert 0.02 <= found.slowest < 0.1
+    assert 0.02 <= found.slowest < 3
 
 
 def test_a_step_has_the_given_deadline_or_twenty_slow_steps():

@@ -38,4 +38,4 @@ def test_nobody_there_is_found_out_in_time_and_so_is_somebody_else() -> None:
     assert _connect("127.0.0.1", free_port(), 1.0) is None
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         assert _connect("127.0.0.1", deaf.getsockname()[1], 1.0) is None
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 15

@@ -7,7 +7,9 @@ import threading
 import time
 import warnings
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 from job import difference, slowness, start
@@ -58,28 +60,29 @@ def test_fault_20_a_tracker_that_raises_or_hangs_costs_nothing_and_gets_its_back
     troubled = tracker()
     alone, both = Tracks([Events(tmp_path / "alone.jsonl")], 0), Events(tmp_path / "both.jsonl")
     both = Tracks([both, Background("troubled", lambda: troubled)], 0)
-    seconds = []
+    event = []  # seconds each, by the median: a machine that is busy for a moment is no tracker's delay
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for tracks in (alone, both):
-            began = time.monotonic()
+            times = [time.perf_counter()]
             for step in range(EVENTS):
                 tracks.write("step", step=step, loss=0.5)
-            seconds.append(time.monotonic() - began)
+                times.append(time.perf_counter())
+            event.append(median(end - begin for begin, end in pairwise(times)))
         assert len(read_events(tmp_path / "both.jsonl")) == EVENTS and troubled.steps == []
         began = time.monotonic()
         troubled.repaired.set()
         both.close()
         recovered = time.monotonic() - began
     assert troubled.steps == list(range(EVENTS))
-    assert seconds[1] - seconds[0] < 0.2  # 0.2 ms an event, twenty times what it takes
+    assert event[1] - event[0] < 2e-4  # twenty times what it takes
     assert len(caught) == (1 if tracker is Failing else 0)
     matrix.row(
         20,
         fault="a tracker raises" if tracker is Failing else "a tracker hangs",
         required=REQUIRED,
-        seen=f"{EVENTS} events handed over in {max(0.0, seconds[1] - seconds[0]) * 1e3:.0f} ms beyond the diary's own "
-        f"{seconds[0] * 1e3:.0f} ms; {'one warning; ' if tracker is Failing else ''}all delivered in order afterwards",
+        seen=f"an event handed over in {max(0.0, event[1] - event[0]) * 1e6:.0f} µs beyond the diary's own "
+        f"{event[0] * 1e6:.0f} µs; {'one warning; ' if tracker is Failing else ''}all {EVENTS} delivered in order",
         recover=recovered,
         repeated=0,
     )
