@@ -31,7 +31,8 @@ def tiny(task: Task = TASKS["advection"]) -> Task:
         latent_spacing=1 / 32,
         models={
             "ours": TINY,
-            "fno": Model("fno", {"width": 8, "modes": 4, "depth": 1}, 1e-3),
+            "fno": Model("fno", {"width": 8, "modes": 4, "depth": 1}, 1e-3, "muon"),
+            "fno_usual": Model("fno", {"width": 8, "modes": 4, "depth": 1}, 1e-3),
             "neuraloperator": Model("neuraloperator", {"hidden_channels": 8, "modes": 4, "n_layers": 1}, 1e-3),
         },
     )

@@ -18,6 +18,8 @@ from ups.config.schema import RuntimeConfig, TrainingConfig
 from ups.distributed import checkpoint
 from ups.distributed.runtime import Runtime
 from ups.errors import Stopped, UserError
+from ups.fields import Boundary, Channel, TaskSpec
+from ups.models.baselines.fno import FNO
 from ups.models.conditions import Modulation
 from ups.track.jsonl import read_events
 from ups.training import muon
@@ -184,6 +186,18 @@ def test_muon_has_the_matrices_of_blocks_and_what_modulates_them_and_adamw_the_r
 def test_a_model_without_blocks_is_left_to_adamw() -> None:
     optimiser = build_optimiser(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)), TrainingConfig(optimiser="muon"))
     assert [g["orthogonal"] for g in optimiser.param_groups] == [False, False]
+
+
+@pytest.mark.parametrize("dimension", [1, 2])
+def test_muon_has_an_fno_s_modes_and_layers_and_adamw_its_first_and_last(dimension: int) -> None:
+    task = TaskSpec("t", dimension, (Channel("u"),), Boundary.all("periodic", dimension), 1 / 16, dt=0.1)
+    network = FNO(task, width=8, modes=4, depth=2)
+    inside, outside, _ = build_optimiser(network, TrainingConfig(optimiser="muon")).param_groups
+    shapes = [(2 ** (dimension - 1) * 4**dimension, 8, 16), (8, 8)]
+    assert inside["orthogonal"] and [tuple(p.shape) for p in inside["params"]] == shapes * 2
+    assert [id(p) for p in outside["params"]] == [
+        id(layer.weight) for layer in (network.lift, network.project[0], network.project[2])
+    ]
 
 
 @pytest.mark.parametrize(("axis", "taken"), [(0, True), (1, False), (2, False)])

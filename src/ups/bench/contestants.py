@@ -5,8 +5,8 @@
 | ours | operator | the Trainer: fields where it places them, steps captured on a GPU |
 | eager | operator | a plain loop, gather on the device |
 | dataloader | operator | a plain loop, torch's DataLoader |
-| fno | our FNO | the Trainer |
-| fno_usual, unet_usual | our FNO, our U-Net | a plain loop, torch's DataLoader |
+| fno | our FNO, by Muon | the Trainer |
+| fno_usual, unet_usual | our FNO, our U-Net, by AdamW | a plain loop, torch's DataLoader |
 | neuraloperator | its FNO | its own Trainer, gather on the device |
 
 `small` and `large` are the operator at the quickstart's width and at six million parameters: timed, not trained.
@@ -115,7 +115,7 @@ ENTRIES = (
     Entry("eager", "ours, eager", "ours", "gather", averaged=True),
     Entry("dataloader", "ours, DataLoader", "ours", "loader", averaged=True),
     Entry("fno", "FNO", "fno", "trainer"),
-    Entry("fno_usual", "FNO, usual way", "fno", "loader"),
+    Entry("fno_usual", "FNO, usual way", "fno_usual", "loader"),
     Entry("unet_usual", "U-Net, usual way", "unet", "loader"),
     Entry("neuraloperator", "neuraloperator", "neuraloperator", "neuraloperator"),
     Entry("small", "ours, small", "small", "trainer", trained=False),

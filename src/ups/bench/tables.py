@@ -106,10 +106,10 @@ def speedups(content: Mapping[str, Any]) -> list[str]:
     def blocks(key: str) -> list[float]:
         return rows.get(key, {}).get("throughput", {}).get("blocks", [])
 
-    def error(key: str) -> float | None:
+    def trained(key: str) -> tuple[float, float] | None:
         runs = rows.get(key, {}).get("runs", {}).values()
         errors = [run["rollout"]["nrmse"] for run in runs]
-        return mean(errors) if errors and None not in errors else None
+        return (mean(errors), mean(run["seconds"] for run in runs)) if errors and None not in errors else None
 
     lines = []
     for own, prefix, label in SIZES:
@@ -122,9 +122,12 @@ def speedups(content: Mapping[str, Any]) -> list[str]:
                     f"({ratios[0]:.2f} to {ratios[-1]:.2f} over blocks timed in turn)."
                 )
     for other, name in OPPONENTS:
-        ours, theirs = error("ours"), error(other)
-        if ours and theirs:
-            lines.append(f"At equal time our rollout nRMSE is {ours / theirs:.3f} of that of {name}.")
+        ours, theirs = trained("ours"), trained(other)
+        if ours and theirs and theirs[0]:
+            lines.append(
+                f"At equal time ({ours[1]:.3g} s and {theirs[1]:.3g} s) our rollout nRMSE is {ours[0] / theirs[0]:.3f} "
+                f"of that of {name}."
+            )
     return lines
 
 

@@ -115,7 +115,7 @@ class TrainingConfig(Strict):
     sampling: SamplingConfig = SamplingConfig()
     optimiser: Literal["adamw", "muon"] = Field(
         default="adamw",
-        description="muon: for matrices of blocks and of their modulation; all else, and baselines, stay with adamw",
+        description="muon: for matrices of blocks and of their modulation, the FNO's too; all else stays with adamw",
     )
     learning_rate: PositiveFloat = 4e-3
     warmup: Annotated[int, Field(ge=0)] = 100
