@@ -30,7 +30,7 @@ def test_an_untrained_fno_changes_nothing_and_learns_with_every_parameter(task: 
     torch.manual_seed(0)
     network = FNO(task, width=8, modes=4, depth=2, padding=0.25)
     assert not network(*given(task, 16)).any()
-    torch.nn.init.normal_(network.project[-1].weight)
+    torch.nn.init.normal_(network.outer.weight)
     network(*given(task, 16)).square().sum().backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
@@ -49,7 +49,7 @@ def test_the_same_weights_give_nearly_the_same_solution_on_a_finer_grid() -> Non
     """Smooth inputs, the padded domain the same: what differs is quadrature, of first order at the padding's edge."""
     torch.manual_seed(0)
     network = FNO(FLOW, width=8, modes=4, depth=2, padding=0.25)
-    torch.nn.init.normal_(network.project[-1].weight)
+    torch.nn.init.normal_(network.outer.weight)
     solutions = {}
     for n in (64, 128):
         name, _, _, conditions, grid = given(FLOW, n)

@@ -196,7 +196,7 @@ def test_muon_has_an_fno_s_modes_and_layers_and_adamw_its_first_and_last(dimensi
     shapes = [(2 ** (dimension - 1) * 4**dimension, 8, 16), (8, 8)]
     assert inside["orthogonal"] and [tuple(p.shape) for p in inside["params"]] == shapes * 2
     assert [id(p) for p in outside["params"]] == [
-        id(layer.weight) for layer in (network.lift, network.project[0], network.project[2])
+        id(layer.weight) for layer in (network.lift, network.inner, network.outer)
     ]
 
 

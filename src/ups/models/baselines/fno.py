@@ -12,20 +12,22 @@ import math
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float
+from einops import rearrange
+from jaxtyping import Complex, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ups.fields import Grid, TaskSpec
 from ups.models.baselines.inputs import Inputs
 from ups.models.interpolation import interpolate
+from ups.models.operator.spectral import turning
 
 
 class FNOBlock(nn.Module):
     """F⁻¹ R F x + W x: the lowest modes, corners of the spectrum for 2D and one band for 1D, times complex matrices.
 
-    A mode's matrix is stored as [real part | imaginary part], as the operator model has its own: what Muon takes for a
-    matrix is the same in both.
+    The matrix A − iB of a mode is stored as [A | B], as the operator model has its own: what Muon takes for a matrix is
+    the same in both.
     """
 
     def __init__(self, width: int, modes: int, dimension: int) -> None:
@@ -38,25 +40,36 @@ class FNOBlock(nn.Module):
         return self.mix(x) + pointwise(self.local, x)
 
     def mix(self, x: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
-        weight, m = torch.complex(*self.spectral.chunk(2, -1)).unflatten(0, self.modes), self.modes[-1]
+        """Only kept modes are transformed along further axes, and mixed; `irfft` fills up with zeros."""
+        weight = self.spectral.unflatten(0, self.modes)
+        spectrum = torch.fft.rfft(x)[..., : self.modes[-1]]
         if x.dim() == 3:
-            spectrum = torch.fft.rfft(x)
-            kept = min(m, spectrum.shape[-1])
-            out = torch.zeros_like(spectrum)
-            out[..., :kept] = torch.einsum("bik,kio->bok", spectrum[..., :kept], weight[0, :kept])
-            return torch.fft.irfft(out, n=x.shape[-1])
-        spectrum = torch.fft.rfft2(x)
-        out = torch.zeros_like(spectrum)
-        a, b = min(m, x.shape[-2] // 2), min(m, spectrum.shape[-1])  # what the grid has, each corner once
-        out[:, :, :a, :b] = torch.einsum("bixy,xyio->boxy", spectrum[:, :, :a, :b], weight[0, :a, :b])
-        out[:, :, -a:, :b] = torch.einsum("bixy,xyio->boxy", spectrum[:, :, -a:, :b], weight[1, :a, :b])
-        return torch.fft.irfft2(out, s=x.shape[-2:])
+            return torch.fft.irfft(times(spectrum, weight[0, : spectrum.shape[-1]]), n=x.shape[-1])
+        n, kept = x.shape[-2], min(self.modes[-2], x.shape[-2] // 2)  # each corner once
+        spectrum = torch.fft.fft(spectrum, dim=-2)
+        corners = torch.cat((spectrum[..., :kept, :], spectrum[..., n - kept :, :]), -2)
+        mixed = times(corners, weight[:, :kept, : corners.shape[-1]].flatten(0, 1))
+        low, high = mixed.split(kept, -2)
+        mixed = torch.cat((low, mixed.new_zeros(*low.shape[:2], n - 2 * kept, low.shape[-1]), high), -2)
+        return torch.fft.irfft(torch.fft.ifft(mixed, dim=-2), n=x.shape[-1])
+
+
+def times(
+    spectrum: Complex[Tensor, "B C *modes"], weight: Float[Tensor, "*modes C two_D"]
+) -> Complex[Tensor, "B D *modes"]:
+    """Each mode's coefficients by its own matrix; as real numbers, because complex products are slow on a CPU."""
+    modes = spectrum.shape[2:]
+    rows = rearrange(torch.view_as_real(spectrum.flatten(2)), "b c k two -> k b (two c)")
+    mixed = torch.bmm(rows, turning(weight.flatten(0, -3)))
+    return torch.view_as_complex(rearrange(mixed, "k b (two d) -> b d k two", two=2).contiguous()).unflatten(2, modes)
 
 
 def pointwise(layer: nn.Linear, x: Float[Tensor, "B C *space"]) -> Float[Tensor, "B D *space"]:
-    """A linear layer at every point."""
-    convolve = F.conv1d if x.dim() == 3 else F.conv2d
-    return convolve(x, layer.weight.unflatten(1, (-1, *(1,) * (x.dim() - 2))), layer.bias)
+    """A linear layer at every point: as one product a sample, up to twice as fast as a convolution."""
+    weight = layer.weight.expand(x.shape[0], -1, -1)
+    if layer.bias is None:
+        return torch.bmm(weight, x.flatten(2)).unflatten(2, x.shape[2:])
+    return torch.baddbmm(layer.bias[:, None], weight, x.flatten(2)).unflatten(2, x.shape[2:])
 
 
 class FNO(nn.Module):
@@ -67,12 +80,10 @@ class FNO(nn.Module):
     ) -> None:
         super().__init__()
         self.task, self.padding, self.inputs = task, padding, Inputs(task)
-        convolution = nn.Conv1d if task.dimension == 1 else nn.Conv2d
-        self.lift = convolution(self.inputs.count, width, 1)
+        self.lift = nn.Linear(self.inputs.count, width)
         self.blocks = nn.ModuleList(FNOBlock(width, modes, task.dimension) for _ in range(depth))
-        last = convolution(128, len(task.channels), 1, bias=False)
-        nn.init.zeros_(last.weight)
-        self.project = nn.Sequential(convolution(width, 128, 1), nn.GELU(), last)
+        self.inner, self.outer = nn.Linear(width, 128), nn.Linear(128, len(task.channels), bias=False)
+        nn.init.zeros_(self.outer.weight)
 
     def forward(
         self,
@@ -84,7 +95,7 @@ class FNO(nn.Module):
         query: Float[Tensor, "P dim"] | None = None,
     ) -> Tensor:
         spec, space = self.task, grid.shape
-        x = self.lift(self.inputs(history, static, conditions, grid))
+        x = pointwise(self.lift, self.inputs(history, static, conditions, grid))
         # A share of the length, not a number of points: the padded domain must be the same on every grid.
         ends = [0 if wraps else round(self.padding * n) for wraps, n in zip(spec.boundary.periodic, space, strict=True)]
         x = F.pad(x, [p for end in reversed(ends) for p in (0, end)])
@@ -92,5 +103,5 @@ class FNO(nn.Module):
             x = block(x if i == 0 else F.gelu(x))
         for axis, n in enumerate(space):
             x = x.narrow(axis + 2, 0, n)
-        out = self.project(x).movedim(1, -1)
+        out = pointwise(self.outer, F.gelu(pointwise(self.inner, x))).movedim(1, -1)
         return out if query is None else interpolate(out, grid, spec.boundary.periodic, query, 3)
