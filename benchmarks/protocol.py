@@ -148,7 +148,7 @@ def _captured_overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
 
 
 def _captured_speed(runtime: Runtime, task: Prepared, folder: Path) -> str:
-    """A captured step against the same step run eagerly, at the quickstart's width."""
+    """A captured step against the same step run eagerly, at width 40."""
     batch, size = 64, {"width": 40, "depth": 3, "modes": 32, "head": 32}
     usual = replace(runtime, config=runtime.config.model_copy(update={"capture": "off"}))
     captured, eager = (_trainer(rt, task, folder, batch, **size) for rt in (runtime, usual))

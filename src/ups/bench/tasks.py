@@ -78,7 +78,7 @@ def _line(ours: Model, large: Model) -> dict[str, Model]:
     """The models of a task in one dimension; `small` is the quickstart's."""
     return {
         "ours": ours,
-        "small": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3, "muon"),
+        "small": Model("spectral", {"width": 24, "depth": 3, "modes": 32, "head": 32}, 5e-3, "muon"),
         "large": large,
         **_fno(64, 48, 8e-3, 4e-3),
         "unet": Model("unet", {"width": 32}, 1e-3),
