@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -43,6 +44,22 @@ def test_a_spectral_convolution_keeps_low_modes_and_drops_the_rest() -> None:
     x = torch.arange(32) / 32 * 2 * torch.pi
     low, high = torch.cos(3 * x), torch.cos(4 * x)
     assert torch.allclose(block.mix((low + high)[None, None])[0, 0], low, atol=1e-5)
+
+
+@pytest.mark.parametrize("space", [(32,), (9,), (6,), (16, 20), (9, 7), (6, 4)])
+def test_modes_are_mixed_by_complex_matrices_and_all_others_are_zero(space: tuple[int, ...]) -> None:
+    """Against the definition, frequency by frequency; the smaller grids have fewer of them than the block has modes."""
+    modes, kept, axes = 4, min(4, space[0] // 2), (-2, -1)[-len(space) :]
+    block, x = FNOBlock(3, modes, len(space)).double(), torch.randn(2, 3, *space, dtype=torch.float64)
+    a, b = block.spectral.unflatten(0, block.modes).chunk(2, -1)
+    given = torch.fft.rfftn(x, dim=axes)
+    out = torch.zeros_like(given)
+    limits = [kept, min(modes, given.shape[-1])][-len(space) :]
+    for corner, first in enumerate([0, space[0] - kept][: len(space)]):
+        for mode in itertools.product(*map(range, limits)):
+            place = (first + mode[0], *mode[1:])
+            out[:, :, *place] = given[:, :, *place] @ torch.complex(a[corner, *mode], -b[corner, *mode])
+    assert torch.allclose(block.mix(x), torch.fft.irfftn(out, s=space, dim=axes))
 
 
 def test_the_same_weights_give_nearly_the_same_solution_on_a_finer_grid() -> None:
