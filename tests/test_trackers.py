@@ -98,6 +98,7 @@ def test_a_tracker_that_cannot_even_be_made_is_tried_again():
     tracker = Background("kept", make)
     tracker.write("step", step=0)
     until(lambda: kept.steps == [0])
+    assert len(tries) == 3
     with pytest.warns(UserWarning, match="server is down"):
         tracker.close()
 

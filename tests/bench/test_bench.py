@@ -23,7 +23,7 @@ from ups.bench.data import prepare
 from ups.bench.loops import Loop
 from ups.bench.scaling import exponent
 from ups.bench.solvers import comparison
-from ups.bench.tables import target
+from ups.bench.tables import speedups, target
 from ups.bench.tasks import TASKS
 from ups.bench.trained import Trained
 from ups.config.schema import RuntimeConfig
@@ -238,6 +238,16 @@ def test_the_target_is_the_first_fno_that_was_trained():
 
     assert target({"contestants": {"ours": ended(0.1), "neuraloperator": ended(0.3), "fno": ended(0.2)}}) == 0.2
     assert target({"contestants": {"ours": ended(0.1)}}) is None
+
+
+def test_errors_at_equal_time_are_said_with_the_time_that_each_had():
+    def ended(*runs: tuple[float | None, float]) -> dict:
+        return {"runs": {str(i): {"rollout": {"nrmse": e}, "seconds": s} for i, (e, s) in enumerate(runs)}}
+
+    theirs = {"fno": ended((0.3, 60.0), (0.5, 62.0)), "neuraloperator": ended((None, 60.0))}
+    assert speedups({"contestants": {"ours": ended((0.1, 59.0)), **theirs}}) == [
+        "At equal time (59 s and 61 s) our rollout nRMSE is 0.250 of that of our FNO in our Trainer."
+    ]
 
 
 def test_breakeven_is_what_was_spent_over_what_a_rollout_saves():
