@@ -80,7 +80,7 @@ def _line(ours: Model, large: Model) -> dict[str, Model]:
         "ours": ours,
         "small": Model("spectral", {"width": 24, "depth": 3, "modes": 32, "head": 32}, 5e-3, "muon"),
         "large": large,
-        **_fno(64, 48, 8e-3, 4e-3),
+        **_fno(64, 48, 3e-3, 4e-3),
         "unet": Model("unet", {"width": 32}, 1e-3),
         # Its step takes about as long for 512 samples as for 64.
         "neuraloperator": Model(
@@ -134,7 +134,7 @@ TASKS = {
             test=100,
             models={
                 "ours": Model("spectral", {"width": 64, "depth": 4, "modes": 24, "head": 64}, 3e-3, "muon"),
-                **_fno(32, 12, 4e-3, 2e-3),
+                **_fno(32, 12, 8e-3, 2e-3),
                 "unet": Model("unet", {"width": 32}, 1e-3),
                 "neuraloperator": Model("neuraloperator", {"hidden_channels": 32, "modes": 12, "n_layers": 4}, 2e-3),
             },
@@ -154,7 +154,7 @@ TASKS = {
             test=64,
             models={
                 "ours": Model("spectral", {"width": 64, "depth": 4, "modes": 16, "head": 64}, 3e-3, "muon"),
-                **_fno(32, 12, 4e-3, 2e-3),
+                **_fno(32, 12, 8e-3, 2e-3),
                 "unet": Model("unet", {"width": 32}, 1e-3),
                 "neuraloperator": Model("neuraloperator", {"hidden_channels": 32, "modes": 12, "n_layers": 4}, 2e-3),
             },
