@@ -52,6 +52,19 @@ def test_three_steps_are_those_of_float64(shape: tuple[int, ...]) -> None:
     assert torch.allclose(momenta[0], momenta[1], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(48, 32, 64), (48, 64, 64), (192, 64, 128), (132, 128, 128)])
+def test_the_same_matrices_give_the_same_bits_every_time(shape: tuple[int, ...]) -> None:
+    start, gradient = torch.randn(shape, device="cuda"), torch.randn(shape, device="cuda")
+    rate, skipped = torch.full((), 0.02, device="cuda"), torch.zeros((), device="cuda")
+    first, wrong = torch.zeros_like(start), torch.zeros((), dtype=torch.long, device="cuda")
+    for number in range(500):
+        weight, momentum = start.clone(), torch.zeros_like(start)
+        muon_kernel.update(weight, momentum, gradient, rate, skipped, 0.95, 0.1, 1.0)
+        first = weight if number == 0 else first
+        wrong += (weight != first).any(-1).any(-1).sum()
+    assert first.isfinite().all() and int(wrong) == 0
+
+
 def test_a_flag_skips_a_step_and_zero_is_not_divided_by() -> None:
     weight = nn.Parameter(torch.randn(3, 40, 80, device="cuda"))
     optimiser = optimiser_of(weight)
