@@ -1,25 +1,32 @@
-"""Whether rounding changes a rollout's error: the same model trained in each precision, seed by seed.
+r"""Whether rounding changes a rollout's error: the same model trained in each precision, seed by seed.
 
     python benchmarks/precision.py --device cuda --steps 3000 --trajectories 4000    (four minutes on a large GPU)
     python benchmarks/precision.py --steps 300 --trajectories 100                    (minutes on a CPU)
+    python benchmarks/precision.py --only spectral --optimiser muon --learning-rate 3e-3 --width 24 --batch 16 \
+        --steps 3000 --trajectories 768                                              (a quarter of an hour on two cores)
 
 Burgers of `ups bench`, on a CPU its quick one; nRMSE of rollouts from the first frame of test trajectories, with
 averaged weights. "as trained": the rollout computes in the precision of training; "in float32": as `ups.load` does. The
 interval is that of the ratio to float32, by bootstrap over test trajectories (each with its error averaged over seeds):
 rounding is harmless where it contains 1 or lies below. The ratios of single seeds show how much of a difference is
 chance in training itself.
+
+tf32 is a GPU's. On a CPU it is imitated: the lower 13 bits of every product's factors are cut off, of values, of
+gradients and in Muon's iterations alike.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ups.bench.contestants import Setting, Watch
 from ups.bench.data import Data, prepare
@@ -32,12 +39,53 @@ from ups.metrics import nrmse
 from ups.metrics.bootstrap import central, draws
 from ups.models.propagator import Propagator
 from ups.rollout.predict import rollout
+from ups.training.capture import CapturedStep
 
-PRECISIONS: dict[str, dict[str, tuple[Literal["float32", "bfloat16"], bool]]] = {
-    "cpu": {"float32": ("float32", False), "bfloat16": ("bfloat16", False)},
-    "cuda": {"float32": ("float32", False), "tf32": ("float32", True), "bfloat16 and tf32": ("bfloat16", True)},
+
+class Precision(NamedTuple):
+    """`training.precision`, `runtime.tf32`, and the share of the steps after which products are exact."""
+
+    training: Literal["float32", "bfloat16"] = "float32"
+    tf32: bool = False
+    until: float = 1.0
+
+
+PRECISIONS = {
+    "cpu": {
+        "float32": Precision(),
+        "bfloat16": Precision("bfloat16"),
+        "tf32, imitated": Precision(tf32=True),
+        "tf32, imitated, but for the last eighth": Precision(tf32=True, until=7 / 8),
+    },
+    "cuda": {
+        "float32": Precision(),
+        "tf32": Precision(tf32=True),
+        "tf32, but for the last eighth": Precision(tf32=True, until=7 / 8),
+        "bfloat16 and tf32": Precision("bfloat16", tf32=True),
+    },
 }
-"""By name: `training.precision` and `runtime.tf32`."""
+_OPERATIONS = torch.ops.aten
+_PRODUCTS = {_OPERATIONS.mm.default: 0, _OPERATIONS.bmm.default: 0, _OPERATIONS.addmm.default: 1}
+_PRODUCTS[_OPERATIONS.baddbmm.default] = 1
+"""Where their factors begin."""
+
+
+class Cut(TorchDispatchMode):
+    """Within, products see ten bits of their factors."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        first = _PRODUCTS.get(func)
+        if first is not None:
+            args = (*args[:first], *(_ten_bits(factor) for factor in args[first : first + 2]), *args[first + 2 :])
+        return func(*args, **(kwargs or {}))
+
+
+def _ten_bits(factor: Tensor) -> Tensor:
+    return (
+        (factor.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+        if factor.dtype == torch.float32
+        else factor
+    )
 
 
 def main() -> None:
@@ -48,17 +96,22 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--optimiser", default="adamw", choices=("adamw", "muon"))
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--only", choices=("spectral", "pdet_stack"))
     options = parser.parse_args()
     architectures = {"spectral": {"modes": 32}, "pdet_stack": {"heads": max(1, options.width // 32)}}
+    architectures = {name: own for name, own in architectures.items() if options.only in (None, name)}
     with tempfile.TemporaryDirectory() as folder:
         data = burgers(Path(folder), options)
         print("| architecture | precision | nRMSE as trained | in float32 | ratio to float32 (95 %) | each seed |")
         print("|---|---|---|---|---|---|", flush=True)
         for architecture, own in architectures.items():
             exact: Tensor | None = None
-            for name, (precision, tf32) in PRECISIONS[options.device].items():
-                model = Model(architecture, {"width": options.width, "depth": 4} | own, 2e-3, precision=precision)
-                tried = [trained(Path(folder), data, model, tf32, seed, options) for seed in range(options.seeds)]
+            for name, precision in PRECISIONS[options.device].items():
+                settings = {"width": options.width, "depth": 4} | own
+                model = Model(architecture, settings, options.learning_rate, options.optimiser, precision.training)
+                tried = [trained(Path(folder), data, model, precision, seed, options) for seed in range(options.seeds)]
                 as_trained, in_float32 = (torch.stack(errors) for errors in zip(*tried, strict=True))
                 exact = as_trained if exact is None else exact
                 mine, theirs, drawn = as_trained.mean(0), exact.mean(0), draws(exact.shape[1], 0)
@@ -78,21 +131,36 @@ def burgers(folder: Path, options: argparse.Namespace) -> Data:
 
 
 def trained(
-    folder: Path, data: Data, model: Model, tf32: bool, seed: int, options: argparse.Namespace
+    folder: Path, data: Data, model: Model, precision: Precision, seed: int, options: argparse.Namespace
 ) -> tuple[Tensor, Tensor]:
-    """The error of each test trajectory: in the precision of training, and in float32."""
+    """The error of each test trajectory: in the precision that training ended with, and in float32."""
     data = replace(data, task=replace(data.task, models={"ours": model}))
-    with Runtime.start(RuntimeConfig(device=options.device, tf32=tf32), seed) as runtime:
+    with Runtime.start(RuntimeConfig(device=options.device, tf32=precision.tf32), seed) as runtime, ExitStack() as cut:
+        if precision.tf32 and options.device == "cpu":
+            cut.enter_context(Cut())
         contestant = Trained("ours", Setting(data, runtime, seed, options.steps, folder))
-        contestant.train(Watch(lambda step, seconds, model: 0.0, lambda step, text: None))
+
+        def progress(step: int, text: str) -> None:
+            if step == int(precision.until * options.steps) and precision.until < 1:
+                exact(contestant, cut)
+
+        contestant.train(Watch(lambda step, seconds, model: 0.0, progress))
         judged = contestant.trained()
         as_trained = errors(judged, data)
         for block in blocks(judged):
             block.products = None  # pyright: ignore[reportArgumentType]
-        torch.set_float32_matmul_precision("highest")
+        exact(contestant, cut)
         in_float32 = errors(judged, data)
         contestant.close()
         return as_trained, in_float32
+
+
+def exact(contestant: Trained, cut: ExitStack) -> None:
+    """Products are those of float32 from now on; steps that were recorded with others are recorded again."""
+    cut.close()
+    torch.set_float32_matmul_precision("highest")
+    if isinstance(contestant.trainer.stepper, CapturedStep):
+        contestant.trainer.stepper.recordings.clear()
 
 
 def errors(model: Propagator, data: Data) -> Tensor:
