@@ -64,9 +64,12 @@ PRECISIONS = {
         "bfloat16 and tf32": Precision("bfloat16", tf32=True),
     },
 }
-_OPERATIONS = torch.ops.aten
-_PRODUCTS = {_OPERATIONS.mm.default: 0, _OPERATIONS.bmm.default: 0, _OPERATIONS.addmm.default: 1}
-_PRODUCTS[_OPERATIONS.baddbmm.default] = 1
+_PRODUCTS = {
+    torch.ops.aten.mm.default: 0,
+    torch.ops.aten.bmm.default: 0,
+    torch.ops.aten.addmm.default: 1,
+    torch.ops.aten.baddbmm.default: 1,
+}
 """Where their factors begin."""
 
 
@@ -81,11 +84,9 @@ class Cut(TorchDispatchMode):
 
 
 def _ten_bits(factor: Tensor) -> Tensor:
-    return (
-        (factor.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
-        if factor.dtype == torch.float32
-        else factor
-    )
+    if factor.dtype != torch.float32:
+        return factor
+    return (factor.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def main() -> None:
@@ -142,20 +143,20 @@ def trained(
 
         def progress(step: int, text: str) -> None:
             if step == int(precision.until * options.steps) and precision.until < 1:
-                exact(contestant, cut)
+                make_exact(contestant, cut)
 
         contestant.train(Watch(lambda step, seconds, model: 0.0, progress))
         judged = contestant.trained()
         as_trained = errors(judged, data)
         for block in blocks(judged):
             block.products = None  # pyright: ignore[reportArgumentType]
-        exact(contestant, cut)
+        make_exact(contestant, cut)
         in_float32 = errors(judged, data)
         contestant.close()
         return as_trained, in_float32
 
 
-def exact(contestant: Trained, cut: ExitStack) -> None:
+def make_exact(contestant: Trained, cut: ExitStack) -> None:
     """Products are those of float32 from now on; steps that were recorded with others are recorded again."""
     cut.close()
     torch.set_float32_matmul_precision("highest")

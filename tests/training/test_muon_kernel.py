@@ -55,6 +55,8 @@ def test_three_steps_are_those_of_float64(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(48, 32, 64), (48, 64, 64), (192, 64, 128), (132, 128, 128)])
 def test_the_same_matrices_give_the_same_bits_every_time(shape: tuple[int, ...]) -> None:
     start, gradient = torch.randn(shape, device="cuda"), torch.randn(shape, device="cuda")
+    if not muon_kernel.fits(start):
+        pytest.skip("this GPU's processors have no room for such matrices")
     rate, skipped = torch.full((), 0.02, device="cuda"), torch.zeros((), device="cuda")
     first, wrong = torch.zeros_like(start), torch.zeros((), dtype=torch.long, device="cuda")
     for number in range(500):
