@@ -54,12 +54,39 @@ def test_modes_are_mixed_by_complex_matrices_and_all_others_are_zero(space: tupl
     a, b = block.spectral.unflatten(0, block.modes).chunk(2, -1)
     given = torch.fft.rfftn(x, dim=axes)
     out = torch.zeros_like(given)
-    limits = [kept, min(modes, given.shape[-1])][-len(space) :]
+    limits = [kept, min(modes, (space[-1] + 1) // 2)][-len(space) :]
     for corner, first in enumerate([0, space[0] - kept][: len(space)]):
         for mode in itertools.product(*map(range, limits)):
             place = (first + mode[0], *mode[1:])
             out[:, :, *place] = given[:, :, *place] @ torch.complex(a[corner, *mode], -b[corner, *mode])
     assert torch.allclose(block.mix(x), torch.fft.irfftn(out, s=space, dim=axes))
+
+
+@pytest.mark.parametrize("space", [(32,), (9,), (6,), (16, 20), (9, 7), (6, 4)])
+def test_what_is_transformed_back_is_a_real_signal_s_spectrum(
+    space: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuFFT's result is undefined for any other."""
+    irfft, transformed = torch.fft.irfft, []
+
+    def strict(spectrum: torch.Tensor, n: int) -> torch.Tensor:
+        assert spectrum.shape[-1] <= (n + 1) // 2 and not spectrum[..., 0].imag.any()
+        transformed.append(n)
+        return irfft(spectrum, n=n)
+
+    monkeypatch.setattr(torch.fft, "irfft", strict)
+    FNOBlock(3, 4, len(space)).mix(torch.randn(2, 3, *space))
+    assert transformed == [space[-1]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="cuFFT is a GPU's")
+@pytest.mark.parametrize("space", [(256,), (128,), (1000,), (8192,), (64, 64), (72, 72), (16, 256)])
+def test_a_gpu_mixes_as_a_cpu_does(space: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    block, x = FNOBlock(8, 8, len(space)), 1 + torch.randn(4, 8, *space)
+    with torch.no_grad():
+        here, there = block.mix(x), block.cuda().mix(x.cuda()).cpu()
+    assert float((there - here).abs().max()) < 1e-5 * float(here.abs().max())
 
 
 def test_the_same_weights_give_nearly_the_same_solution_on_a_finer_grid() -> None:

@@ -87,4 +87,7 @@ class Advection(Line):
         spectrum = torch.fft.rfft(u0)
         k = torch.arange(spectrum.shape[-1], dtype=torch.float64, device=u0.device)
         angle = -2 * torch.pi * self.beta * times.to(u0.device)[:, None] * k
-        return torch.fft.irfft(spectrum[:, None] * torch.polar(torch.ones_like(angle), angle), n=u0.shape[-1])
+        shift = torch.polar(torch.ones_like(angle), angle)
+        if u0.shape[-1] % 2 == 0:  # a wave of two points has no sine
+            shift[:, -1] = shift[:, -1].real.clone()
+        return torch.fft.irfft(spectrum[:, None] * shift, n=u0.shape[-1])

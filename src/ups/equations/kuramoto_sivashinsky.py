@@ -153,7 +153,10 @@ class KuramotoSivashinsky(Line):
         """
         u = state[..., 0]
         wave = 2 * math.pi / self.length * torch.arange(u.shape[-1] // 2 + 1, dtype=u.dtype, device=u.device)
-        spectrum = (wave**2 - wave**4) * torch.fft.rfft(u) - 0.5j * wave * torch.fft.rfft(u.square())
+        slope = 0.5j * wave
+        if u.shape[-1] % 2 == 0:  # a wave of two points has none
+            slope[-1] = 0
+        spectrum = (wave**2 - wave**4) * torch.fft.rfft(u) - slope * torch.fft.rfft(u.square())
         return torch.fft.irfft(spectrum, n=u.shape[-1])[..., None]
 
 

@@ -30,9 +30,14 @@ class FNOBlock(nn.Module):
     the same in both.
     """
 
+    real: Tensor
+
     def __init__(self, width: int, modes: int, dimension: int) -> None:
         super().__init__()
         self.modes = (2 ** (dimension - 1), *(modes,) * dimension)
+        real = torch.ones(modes, 2)
+        real[0, 1] = 0.0
+        self.register_buffer("real", real, persistent=False)
         self.spectral = nn.Parameter(torch.randn(math.prod(self.modes), width, 2 * width) / width)
         self.local = nn.Linear(width, width)
 
@@ -40,18 +45,27 @@ class FNOBlock(nn.Module):
         return self.mix(x) + pointwise(self.local, x)
 
     def mix(self, x: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
-        """Only kept modes are transformed along further axes, and mixed; `irfft` fills up with zeros."""
+        """Only kept modes, of less than n/2 waves, are transformed along further axes, and mixed."""
         weight = self.spectral.unflatten(0, self.modes)
-        spectrum = torch.fft.rfft(x)[..., : self.modes[-1]]
+        spectrum = torch.fft.rfft(x)[..., : min(self.modes[-1], (x.shape[-1] + 1) // 2)]
         if x.dim() == 3:
-            return torch.fft.irfft(times(spectrum, weight[0, : spectrum.shape[-1]]), n=x.shape[-1])
+            return self.signal(times(spectrum, weight[0, : spectrum.shape[-1]]), x.shape[-1])
         n, kept = x.shape[-2], min(self.modes[-2], x.shape[-2] // 2)  # each corner once
         spectrum = torch.fft.fft(spectrum, dim=-2)
         corners = torch.cat((spectrum[..., :kept, :], spectrum[..., n - kept :, :]), -2)
         mixed = times(corners, weight[:, :kept, : corners.shape[-1]].flatten(0, 1))
         low, high = mixed.split(kept, -2)
         mixed = torch.cat((low, mixed.new_zeros(*low.shape[:2], n - 2 * kept, low.shape[-1]), high), -2)
-        return torch.fft.irfft(torch.fft.ifft(mixed, dim=-2), n=x.shape[-1])
+        return self.signal(torch.fft.ifft(mixed, dim=-2), x.shape[-1])
+
+    def signal(self, spectrum: Complex[Tensor, "*B K"], n: int) -> Float[Tensor, "*B n"]:
+        """`irfft`, which fills up with zeros, of a spectrum whose zero frequency need not be real.
+
+        No real signal has that imaginary part. A CPU ignores it, and so does every derivative; cuFFT adds it as a
+        sawtooth at some lengths, 256 among them, of which no gradient tells. So it is made zero.
+        """
+        parts = torch.view_as_real(spectrum) * self.real[: spectrum.shape[-1]]
+        return torch.fft.irfft(torch.view_as_complex(parts), n=n)
 
 
 def times(
