@@ -14,7 +14,7 @@ from ups.config.schema import RuntimeConfig, TrainingConfig
 from ups.data.normalise import Normaliser
 from ups.data.statistics import statistics
 from ups.distributed.runtime import Runtime
-from ups.equations import Advection, Darcy
+from ups.equations import Advection, Darcy, Equation
 from ups.fields import Batch, Header
 from ups.models.saved import Learned, ModelSpec
 from ups.store.fields import FieldStore
@@ -54,7 +54,7 @@ SMALLER = [
 class Solved:
     """A few solved trajectories as a Dataset."""
 
-    def __init__(self, equation: Advection | Darcy, count: int) -> None:
+    def __init__(self, equation: Equation, count: int) -> None:
         self.batch = equation.solve(0, range(count))
         self.task, self.channels = equation.name, equation.channels
         self.grid, self.times, self.boundary = equation.grid, equation.times, equation.boundary

@@ -1,0 +1,110 @@
+"""A GPU computes what a CPU computes: every solver and rate, and every network's loss with its gradients.
+
+Libraries differ in more than rounding: where an input breaks a rule of theirs, a CPU's may do what was meant and a
+GPU's something else, and neither says so.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import small
+import torch
+
+from ups.data.normalise import Normaliser
+from ups.data.statistics import statistics
+from ups.equations import (
+    Advection,
+    Burgers,
+    Compressible1D,
+    Compressible2D,
+    Darcy,
+    DiffusionReaction,
+    DiffusionSorption,
+    Equation,
+    GrayScott,
+    Incompressible,
+    KuramotoSivashinsky,
+    ReactionDiffusion,
+    ShallowWater,
+    Vorticity,
+    Wave,
+)
+from ups.models.saved import Learned, ModelSpec
+from ups.training.stages.operator import OperatorStage
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with a CPU")
+
+EQUATIONS: list[Equation] = [
+    Advection(points=64),
+    Burgers(points=64, nu=0.1),
+    Compressible1D(points=64),
+    Compressible2D(points=32),
+    Darcy(points=32),
+    DiffusionReaction(points=32),
+    DiffusionSorption(points=32),
+    GrayScott(points=32),
+    Incompressible(points=32),
+    KuramotoSivashinsky(),
+    ReactionDiffusion(points=64),
+    ShallowWater(points=32),
+    Vorticity(points=32),
+    Wave(points=32),
+]
+NO_RATE = ("shallow_water", "wave")
+"""What is stored of them does not tell it."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "spectral": {"width": 24, "depth": 2, "modes": 16, "head": 16},
+    "pdet_stack": {"width": 32, "depth": 2, "heads": 2},
+    "fno": {"width": 16, "modes": 12, "depth": 3},
+    "unet": {"width": 8},
+}
+
+
+@pytest.mark.parametrize("equation", EQUATIONS, ids=lambda equation: equation.name)
+def test_a_solver_s_first_interval(equation: Equation) -> None:
+    cpu, gpu = (equation.solve(0, range(3), equation.times[:2], device).values for device in ("cpu", "cuda"))
+    assert difference(gpu, cpu) < 1e-5
+
+
+@pytest.mark.parametrize("equation", [e for e in EQUATIONS if e.name not in NO_RATE], ids=lambda e: e.name)
+def test_the_rate_of_a_state(equation: Equation) -> None:
+    batch = equation.solve(0, range(3), equation.times[:2])
+    state, static = batch.values[:, -1].double(), {name: field.double() for name, field in batch.static.items()}
+    there = equation.rate(state.cuda(), {name: field.cuda() for name, field in static.items()})
+    assert difference(there, equation.rate(state, static)) < 1e-9
+
+
+@pytest.mark.parametrize("architecture", SETTINGS)
+@pytest.mark.parametrize(
+    "equation", [Advection(points=256, frames=3), DiffusionReaction(points=64, frames=3)], ids=lambda e: e.name
+)
+def test_a_network_s_loss_and_its_gradients(architecture: str, equation: Equation) -> None:
+    data, spec = small.Solved(equation, 4), equation.task()
+    scales = statistics(data, spec)
+    known = {name: (value, value) for name, value in equation.parameters.items() if name in spec.parameters}
+    learned = Learned(spec, data.grid, scales, known, (spec.dt or 0.0,))
+    model = ModelSpec(architecture, SETTINGS[architecture], (learned,)).build(0)
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if not parameter.detach().any():
+            torch.nn.init.normal_(parameter, std=0.3)
+    fields = replace(data.batch, values=Normaliser(spec, scales).normalise(data.batch.values))
+    losses, slopes = [], []
+    for device in ("cpu", "cuda"):
+        there = copy.deepcopy(model).to(device)
+        loss = OperatorStage(there, 0.0).loss(fields.to(device, torch.float32)).total
+        loss.sum().backward()
+        losses.append(loss.detach())
+        slopes.append({name: parameter.grad for name, parameter in there.named_parameters()})
+    assert difference(losses[1], losses[0]) < 1e-4
+    for name, slope in slopes[0].items():
+        assert slope is not None and difference(slopes[1][name], slope) < 1e-3, name
+
+
+def difference(there: torch.Tensor, here: torch.Tensor) -> float:
+    """The largest, in units of the largest value."""
+    return float((there.cpu() - here).abs().max() / here.abs().max())
