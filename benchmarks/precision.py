@@ -4,12 +4,13 @@ r"""Whether rounding changes a rollout's error: the same model trained in each p
     python benchmarks/precision.py --steps 300 --trajectories 100                    (minutes on a CPU)
     python benchmarks/precision.py --only spectral --optimiser muon --learning-rate 3e-3 --width 24 --batch 16 \
         --steps 3000 --trajectories 768                                              (a quarter of an hour on two cores)
+    python benchmarks/precision.py --device cuda --contestant ours --steps 35000 --seeds 1   (a large GPU, five minutes)
 
-Burgers of `ups bench`, on a CPU its quick one; nRMSE of rollouts from the first frame of test trajectories, with
-averaged weights. "as trained": the rollout computes in the precision of training; "in float32": as `ups.load` does. The
-interval is that of the ratio to float32, by bootstrap over test trajectories (each with its error averaged over seeds):
-rounding is harmless where it contains 1 or lies below. The ratios of single seeds show how much of a difference is
-chance in training itself.
+Burgers of `ups bench`, on a CPU its quick one, with `--contestant` its model and batch too; nRMSE of rollouts from the
+first frame of test trajectories, with averaged weights. "as trained": the rollout computes in the precision of training;
+"in float32": as `ups.load` does. The interval is that of the ratio to float32, by bootstrap over test trajectories (each
+with its error averaged over seeds): rounding is harmless where it contains 1 or lies below. The ratios of single seeds
+show how much of a difference is chance in training itself.
 
 tf32 is a GPU's. On a CPU it is imitated: the lower 13 bits of every product's factors are cut off, of values, of
 gradients and in Muon's iterations alike.
@@ -100,18 +101,28 @@ def main() -> None:
     parser.add_argument("--optimiser", default="adamw", choices=("adamw", "muon"))
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--only", choices=("spectral", "pdet_stack"))
+    parser.add_argument("--contestant", choices=("ours", "fno"))
     options = parser.parse_args()
-    architectures = {"spectral": {"modes": 32}, "pdet_stack": {"heads": max(1, options.width // 32)}}
-    architectures = {name: own for name, own in architectures.items() if options.only in (None, name)}
+    task = chosen(["burgers"], quick=options.device == "cpu")[0]
+    if options.contestant:
+        models = [task.models[options.contestant]]
+    else:
+        task = replace(task, train=options.trajectories, batch_size=options.batch)
+        own = {"spectral": {"modes": 32}, "pdet_stack": {"heads": max(1, options.width // 32)}}
+        models = [
+            Model(name, {"width": options.width, "depth": 4} | more, options.learning_rate, options.optimiser)
+            for name, more in own.items()
+            if options.only in (None, name)
+        ]
     with tempfile.TemporaryDirectory() as folder:
-        data = burgers(Path(folder), options)
+        with Runtime.start(RuntimeConfig(device=options.device), 0) as runtime:
+            data = prepare(task, runtime, Path(folder))
         print("| architecture | precision | nRMSE as trained | in float32 | ratio to float32 (95 %) | each seed |")
         print("|---|---|---|---|---|---|", flush=True)
-        for architecture, own in architectures.items():
+        for described in models:
             exact: Tensor | None = None
             for name, precision in PRECISIONS[options.device].items():
-                settings = {"width": options.width, "depth": 4} | own
-                model = Model(architecture, settings, options.learning_rate, options.optimiser, precision.training)
+                model = replace(described, precision=precision.training)
                 tried = [trained(Path(folder), data, model, precision, seed, options) for seed in range(options.seeds)]
                 as_trained, in_float32 = (torch.stack(errors) for errors in zip(*tried, strict=True))
                 exact = as_trained if exact is None else exact
@@ -119,16 +130,10 @@ def main() -> None:
                 low, high = central(mine[drawn].mean(1) / theirs[drawn].mean(1))
                 each = ", ".join(f"{ratio:.2f}" for ratio in (as_trained.mean(1) / exact.mean(1)).tolist())
                 print(
-                    f"| {architecture} | {name} | {mine.mean():.5f} | {in_float32.mean():.5f} | "
+                    f"| {model.architecture} | {name} | {mine.mean():.5f} | {in_float32.mean():.5f} | "
                     f"{mine.mean() / theirs.mean():.3f} ({low:.3f} to {high:.3f}) | {each} |",
                     flush=True,
                 )
-
-
-def burgers(folder: Path, options: argparse.Namespace) -> Data:
-    task = chosen(["burgers"], quick=options.device == "cpu")[0]
-    with Runtime.start(RuntimeConfig(device=options.device), 0) as runtime:
-        return prepare(replace(task, train=options.trajectories, batch_size=options.batch), runtime, folder)
 
 
 def trained(
