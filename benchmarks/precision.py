@@ -7,10 +7,10 @@ r"""Whether rounding changes a rollout's error: the same model trained in each p
     python benchmarks/precision.py --device cuda --contestant ours --steps 35000 --seeds 1   (a large GPU, five minutes)
 
 Burgers of `ups bench`, on a CPU its quick one, with `--contestant` its model and batch too; nRMSE of rollouts from the
-first frame of test trajectories, with averaged weights. "as trained": the rollout computes in the precision of training;
-"in float32": as `ups.load` does. The interval is that of the ratio to float32, by bootstrap over test trajectories (each
-with its error averaged over seeds): rounding is harmless where it contains 1 or lies below. The ratios of single seeds
-show how much of a difference is chance in training itself.
+first frame of test trajectories, with averaged weights. "as trained": the rollout computes in the precision that
+training ended with; "in float32": as `ups.load` does. The interval is that of the ratio to float32, by bootstrap over
+test trajectories (each with its error averaged over seeds): rounding is harmless where it contains 1 or lies below. The
+ratios of single seeds show how much of a difference is chance in training itself.
 
 tf32 is a GPU's. On a CPU it is imitated: the lower 13 bits of every product's factors are cut off, of values, of
 gradients and in Muon's iterations alike.
