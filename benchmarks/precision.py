@@ -40,7 +40,6 @@ from ups.metrics import nrmse
 from ups.metrics.bootstrap import central, draws
 from ups.models.propagator import Propagator
 from ups.rollout.predict import rollout
-from ups.training.capture import CapturedStep
 
 
 class Precision(NamedTuple):
@@ -148,25 +147,23 @@ def trained(
 
         def progress(step: int, text: str) -> None:
             if step == int(precision.until * options.steps) and precision.until < 1:
-                make_exact(contestant, cut)
+                make_exact(cut)
 
         contestant.train(Watch(lambda step, seconds, model: 0.0, progress))
         judged = contestant.trained()
         as_trained = errors(judged, data)
         for block in blocks(judged):
             block.products = None  # pyright: ignore[reportArgumentType]
-        make_exact(contestant, cut)
+        make_exact(cut)
         in_float32 = errors(judged, data)
         contestant.close()
         return as_trained, in_float32
 
 
-def make_exact(contestant: Trained, cut: ExitStack) -> None:
-    """Products are those of float32 from now on; steps that were recorded with others are recorded again."""
+def make_exact(cut: ExitStack) -> None:
+    """Products are those of float32 from now on."""
     cut.close()
     torch.set_float32_matmul_precision("highest")
-    if isinstance(contestant.trainer.stepper, CapturedStep):
-        contestant.trainer.stepper.recordings.clear()
 
 
 def errors(model: Propagator, data: Data) -> Tensor:

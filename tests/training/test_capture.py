@@ -126,6 +126,23 @@ def test_recording_a_step_leaves_no_trace(data: Path, tmp_path: Path) -> None:
 
 
 @on_a_gpu
+def test_a_step_is_recorded_again_when_products_are_rounded_otherwise(data: Path, tmp_path: Path) -> None:
+    def act(trainer: Trainer) -> None:
+        for precision in ("highest", "high", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            trainer.step()
+
+    before = torch.get_float32_matmul_precision()
+    try:
+        captured, ours = train(data, tmp_path / "captured", "on", act)
+        _, eager = train(data, tmp_path / "eager", "off", act)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert isinstance(captured.stepper, CapturedStep) and len(captured.stepper.recordings) == 2
+    assert not different(ours, eager)
+
+
+@on_a_gpu
 def test_a_run_goes_on_captured_or_eager_from_either_s_checkpoint(data: Path, tmp_path: Path) -> None:
     def to_step(last: int) -> Callable[[Trainer], None]:
         def act(trainer: Trainer) -> None:

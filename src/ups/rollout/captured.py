@@ -72,10 +72,14 @@ def bound_to(model: nn.Module) -> list[Any]:
     products and convolutions are rounded.
     """
     places = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
-    products = [getattr(module, "products", None) for module in model.modules()]
+    return [*places, *rounding(), *(getattr(module, "products", None) for module in model.modules())]
+
+
+def rounding() -> tuple[Any, Any]:
+    """How torch rounds the factors of products and of convolutions in float32, at this moment."""
     # Not torch.get_float32_matmul_precision(), which refuses to answer where a user has set one of these.
     convolutions = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
-    return [*places, torch.backends.cuda.matmul.fp32_precision, convolutions.fp32_precision, *products]
+    return torch.backends.cuda.matmul.fp32_precision, convolutions.fp32_precision
 
 
 def _capturable(model: nn.Module, inputs: list[Tensor]) -> bool:

@@ -1,11 +1,11 @@
 """Training steps recorded as CUDA graphs and replayed: the GPU is handed a whole step at once, not kernel by kernel.
 
 A step of a small model is hundreds of kernels of a few microseconds, and handing them over one by one takes longer than
-computing them. `CapturedStep` does what `Step` does, bit for bit: for each shape of a step (tasks, micro-batches and
-length of the rollout) it runs both functions eagerly, takes back what they changed, and records each as a graph; the
-reduction over ranks runs between the two replays. All graphs share one pool of memory. What changes from step to step
-is copied to where the graphs read it: fields (or, where the GPU holds them, the samples' numbers), weights, the step's
-number (from which they draw the noise), the learning rate and the averages' share.
+computing them. `CapturedStep` does what `Step` does, bit for bit: for each shape of a step (tasks, micro-batches,
+length of the rollout, and how products are rounded) it runs both functions eagerly, takes back what they changed, and
+records each as a graph; the reduction over ranks runs between the two replays. All graphs share one pool of memory.
+What changes from step to step is copied to where the graphs read it: fields (or, where the GPU holds them, the samples'
+numbers), weights, the step's number (from which they draw the noise), the learning rate and the averages' share.
 
 Memory can run out only while a step is recorded, which every rank does in the same steps. If a step cannot be recorded,
 all steps from then on run eagerly, and the reason is noted.
@@ -27,7 +27,7 @@ from ups.distributed import faults
 from ups.distributed.runtime import Runtime
 from ups.distributed.vote import is_out_of_memory
 from ups.errors import UserError
-from ups.rollout.captured import first_cause
+from ups.rollout.captured import first_cause, rounding
 from ups.training.step import MicroBatch, Step, Sums
 
 WARM_UP = 2
@@ -126,7 +126,8 @@ def _tensors(micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
 
 def _signature(micro_batches: Sequence[MicroBatch]) -> tuple:
     """What two steps must share to be replays of the same graphs."""
-    return tuple((m.samples.task, *((t.shape, t.dtype) for t in _tensors([m]))) for m in micro_batches)
+    shapes = ((m.samples.task, *((t.shape, t.dtype) for t in _tensors([m]))) for m in micro_batches)
+    return *rounding(), *shapes
 
 
 @dataclass(frozen=True, eq=False)
