@@ -104,6 +104,9 @@ def main() -> None:
     options = parser.parse_args()
     task = chosen(["burgers"], quick=options.device == "cpu")[0]
     if options.contestant:
+        for name in ("trajectories", "batch", "width", "optimiser", "learning_rate", "only"):
+            if getattr(options, name) != parser.get_default(name):
+                parser.error(f"--contestant has its own {name}; leave one of the two out")
         models = [task.models[options.contestant]]
     else:
         task = replace(task, train=options.trajectories, batch_size=options.batch)
