@@ -62,7 +62,7 @@ class FNOBlock(nn.Module):
         """`irfft`, which fills up with zeros, of a spectrum whose zero frequency need not be real.
 
         No real signal has that imaginary part. A CPU ignores it, and so does every derivative; cuFFT adds it as a
-        sawtooth at some lengths, 256 among them, of which no gradient tells. So it is made zero.
+        sawtooth at some lengths (pytorch/pytorch 154496), of which no gradient tells. So it is made zero.
         """
         parts = torch.view_as_real(spectrum) * self.real[: spectrum.shape[-1]]
         return torch.fft.irfft(torch.view_as_complex(parts), n=n)
