@@ -80,7 +80,7 @@ def _line(ours: Model, large: Model) -> dict[str, Model]:
         "ours": ours,
         "small": Model("spectral", {"width": 24, "depth": 3, "modes": 32, "head": 32}, 5e-3, "muon"),
         "large": large,
-        **_fno(64, 48, 3e-3, 4e-3),
+        **_fno(64, 48, 1.5e-3, 4e-3),
         "unet": Model("unet", {"width": 32}, 1e-3),
         # Its step takes about as long for 512 samples as for 64.
         "neuraloperator": Model(
