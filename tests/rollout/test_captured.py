@@ -188,7 +188,8 @@ def test_graphs_are_few_and_go_with_their_model(spec: ModelSpec) -> None:
     for size in range(1, MOST + 4):
         part = batch.select(list(range(size)))
         assert torch.equal(rollout(model, learned, part), rollout(model, learned, part, capture=False))
-    assert recordings(model) == MOST
+        assert recordings(model) <= MOST
+    assert recordings(model) == 3  # the first of them was one too many
     gone = weakref.ref(model)
     del model
     gc.collect()

@@ -238,6 +238,8 @@ def _real_numbers(module: nn.Module) -> int:
 
 def _release() -> None:
     """Free what the last contestants held; called where no variable names them any more."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # graphs are among it, and may be under way
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -340,8 +340,11 @@ def _reproducible(config: RuntimeConfig, seed: int) -> None:
     torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = config.tf32
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    if config.deterministic:
+    if config.deterministic and os.environ.get("CUBLAS_WORKSPACE_CONFIG") != ":4096:8":
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        if torch.cuda.is_initialized():  # torch would keep smaller memory that it has, and take it for as large
+            torch.cuda.synchronize()
+            torch._C._cuda_clearCublasWorkspaces()  # pyright: ignore[reportAttributeAccessIssue]
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(config.deterministic)
     torch.manual_seed(seed)

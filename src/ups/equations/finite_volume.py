@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ups.graphs import record
+
 _GPU_BLOCKS = (1024, 512, 256, 128)  # trajectories at a time on a GPU: the first fill it, and its cache at 1024 points
 _BLOCK = 64  # trajectories at a time on a CPU: enough to hide the cost of calls, few enough for its caches
 
@@ -135,8 +137,7 @@ def _recorded(rows: int, points: int, dtype: torch.dtype, device: torch.device) 
     with torch.cuda.stream(side):
         step()  # compiles and loads the kernels, which a recording must not
     outside.wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
+    with record(side) as graph:
         step()
     return _Recorded(cells, diffusion, graph)
 

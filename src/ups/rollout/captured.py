@@ -13,6 +13,7 @@ be recorded, after one warning.
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections import Counter
@@ -26,12 +27,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ups.fields import Grid
+from ups.graphs import first_cause, record
 from ups.models.propagator import Propagator
 
 EAGER_STEPS = 2
 """So many steps of a shape run eagerly before it is recorded: a shape that is met once or twice would not pay."""
 MOST = 16
-"""So many graphs are kept for a model; the oldest goes first."""
+"""So many graphs are kept for a model; before another one is recorded, all of them go."""
 
 Step = Callable[[Float[Tensor, "B H *space C"]], Float[Tensor, "B *space C"]]
 
@@ -75,11 +77,12 @@ def bound_to(model: nn.Module) -> list[Any]:
     return [*places, *rounding(), *(getattr(module, "products", None) for module in model.modules())]
 
 
-def rounding() -> tuple[Any, Any]:
-    """How torch rounds the factors of products and of convolutions in float32, at this moment."""
+def rounding() -> tuple[Any, ...]:
+    """How torch rounds factors of products and of convolutions in float32 at this moment, and the memory cuBLAS has."""
     # Not torch.get_float32_matmul_precision(), which refuses to answer where a user has set one of these.
     convolutions = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
-    return torch.backends.cuda.matmul.fp32_precision, convolutions.fp32_precision
+    memory = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    return torch.backends.cuda.matmul.fp32_precision, convolutions.fp32_precision, memory
 
 
 def _capturable(model: nn.Module, inputs: list[Tensor]) -> bool:
@@ -134,7 +137,8 @@ class Graphs:
             return recording.state.clone()
 
     def _record(self, shape: tuple, compute: Callable[[list[Tensor]], Tensor], inputs: list[Tensor]) -> None:
-        graph = torch.cuda.CUDAGraph()
+        if len(self.recordings) == MOST:
+            self._forget()
         try:
             with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad():
                 places = [tensor.clone(memory_format=torch.contiguous_format) for tensor in inputs]
@@ -145,10 +149,7 @@ class Graphs:
                         compute(places)  # workspaces belong to a stream: those of this one are made now
                 finally:
                     outside.wait_stream(stream)
-                with (
-                    torch.cuda.stream(stream),  # left again even where torch's own context fails to end
-                    torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"),
-                ):
+                with record(stream, self._pool) as graph:
                     state = compute(places)
         except Exception as error:
             self.possible = False
@@ -159,21 +160,14 @@ class Graphs:
                 stacklevel=2,
             )
             return
-        if len(self.recordings) == MOST:
-            del self.recordings[next(iter(self.recordings))]
         self.recordings[shape] = Recording(graph, places, state)
 
     def _forget(self) -> None:
+        if self.recordings:
+            torch.cuda.synchronize(self.device)  # replays may be under way
         self.recordings.clear()
         self._met.clear()
         self._pool = torch.cuda.graph_pool_handle()  # torch refuses one that has lost its graphs, not its tensors
 
 
 _GRAPHS: WeakKeyDictionary[nn.Module, Graphs] = WeakKeyDictionary()
-
-
-def first_cause(error: Exception) -> Exception:
-    """What went wrong within a capture: torch raises another error when it ends one that failed."""
-    while isinstance(error.__context__, Exception):
-        error = error.__context__
-    return error

@@ -27,7 +27,8 @@ from ups.distributed import faults
 from ups.distributed.runtime import Runtime
 from ups.distributed.vote import is_out_of_memory
 from ups.errors import UserError
-from ups.rollout.captured import first_cause, rounding
+from ups.graphs import first_cause, record
+from ups.rollout.captured import rounding
 from ups.training.step import MicroBatch, Step, Sums
 
 WARM_UP = 2
@@ -229,24 +230,26 @@ class CapturedStep:
 
     @contextmanager
     def _capturing(self) -> Iterator[torch.cuda.CUDAGraph]:
-        """Within, work on the GPU is recorded and not done. Other threads (a checkpoint's) may go on using it."""
-        graph = torch.cuda.CUDAGraph()
         groups = self.eager.optimiser.param_groups
         for group in groups:
             group["capturable"] = True
         try:
-            with (
-                torch.cuda.stream(self._stream),  # left again even where torch's own context fails to end
-                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
-            ):
+            with record(self._stream, self._pool) as graph:
                 yield graph
         finally:
             for group in groups:
                 group["capturable"] = False
 
-    def _give_up(self, reason: str) -> None:
-        self._possible, self._current = False, None
+    def forget(self) -> None:
+        """Drop every graph; all ranks do so in the same step, for they must record, and vote, in the same ones."""
+        torch.cuda.synchronize()  # replays may be under way
+        self._current = None
         self.recordings.clear()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def _give_up(self, reason: str) -> None:
+        self._possible = False
+        self.forget()
         self.eager.optimiser.zero_grad(set_to_none=True)
         warnings.warn(f"{reason}; steps run eagerly, which is slower and computes the same", stacklevel=2)
         self.note(reason)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -143,19 +143,24 @@ class Muon(torch.optim.Optimizer):
         )
 
 
-def _branches(works: Iterable[Callable[[], None]]) -> None:
+def _branches(works: Sequence[Callable[[], None]]) -> None:
     """Each as a branch of the graph that is being captured: a replay computes them at the same time, where one of
     these small products after the other would leave most of a GPU idle.
     """
     here = torch.cuda.current_stream()
-    sides = []
-    for work in works:
-        sides.append(torch.cuda.Stream())
-        sides[-1].wait_stream(here)
-        with torch.cuda.stream(sides[-1]):
+    sides = [_side(here.device, number) for number in range(len(works))]
+    for side, work in zip(sides, works, strict=True):
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
             work()
     for side in sides:
         here.wait_stream(side)
+
+
+@cache
+def _side(device: torch.device, number: int) -> torch.cuda.Stream:
+    """One of a device's streams for branches, always the same: torch has 32 of them, and gives them out again."""
+    return torch.cuda.Stream(device)
 
 
 def _scale(parameter: Tensor) -> float:

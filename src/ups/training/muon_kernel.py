@@ -24,9 +24,9 @@ COPIES = 2
 
 
 def fits(matrices: Tensor) -> bool:
-    """Whether they are float32 on a GPU whose products may be rounded to tf32, and small enough."""
+    """Whether they are float32 on a GPU whose products may be rounded to tf32, and small and few enough."""
     allowed = torch.version.cuda is not None and torch.backends.cuda.matmul.fp32_precision == "tf32"
-    if not allowed or matrices.device.type != "cuda" or matrices.dtype != torch.float32:
+    if not allowed or matrices.device.type != "cuda" or matrices.dtype != torch.float32 or matrices.numel() >= 2**31:
         return False
     gpu = torch.cuda.get_device_properties(matrices.device)
     rows, columns = matrices.shape[-2:]

@@ -90,6 +90,9 @@ class Step:
         shape = (task.history, *values.shape[2:])
         return noise(self.seed, micro.step, micro.slots, shape, device=self.device).to(values.dtype)
 
+    def forget(self) -> None:
+        """Drop what is kept from step to step: nothing is."""
+
     def update(self, step: int, learning_rate: float) -> Float[Tensor, ""]:
         """Clip, step, average. A gradient that is not finite changes nothing; its norm, returned, tells."""
         self.schedule(step, learning_rate)

@@ -314,6 +314,7 @@ class Trainer:
                 "shorter rollouts, runtime.checkpoint_activations=true, or a sharded runtime.strategy"
             )
         self.micro[task] = self.micro[task] // 2
+        self.stepper.forget()  # steps of the old sizes will not come again, and what is theirs is needed
         self.events.write("out_of_memory", step=self.state.step, task=task, micro_batch=self.micro[task])
 
     def _compare_replicas(self) -> None:

@@ -1,0 +1,42 @@
+"""Work on a GPU recorded as a CUDA graph: what every recording has to mind, in one place.
+
+Whoever drops graphs waits for the GPU first, and drops all that were recorded on one stream together: torch may give
+memory back that a running replay still uses (expandable segments; it waits for the stream of the recording only), and
+2.12 on takes with a graph what matrix products on its stream share with other graphs (pytorch/pytorch 193402).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def record(stream: torch.cuda.Stream, pool: Any = None) -> Iterator[torch.cuda.CUDAGraph]:
+    """Within, work on the GPU is recorded and not done. Other threads (a checkpoint's) may go on using it.
+
+    Garbage is not collected meanwhile: an old graph that dies spoils the one being recorded (pytorch/pytorch 161037).
+    """
+    graph = torch.cuda.CUDAGraph()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with (
+            torch.cuda.stream(stream),  # left again even where torch's own context fails to end
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
+            yield graph
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def first_cause(error: Exception) -> Exception:
+    """What went wrong within a recording: torch raises another error when it ends one that failed."""
+    while isinstance(error.__context__, Exception):
+        error = error.__context__
+    return error
