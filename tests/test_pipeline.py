@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import h5py
@@ -134,6 +135,29 @@ def test_ctrl_c_while_data_are_made_keeps_what_was_solved(tmp_path: Path) -> Non
     assert outcome["state"] == "stopped"
 
 
+def test_ctrl_c_while_workers_start_is_a_stop_too(tmp_path: Path) -> None:
+    more = ["tasks.burgers.make.trajectories=640", "data.workers=2"]
+    process = start([sys.executable, "-m", "ups", "run", "quickstart", *SMALLER, *more], tmp_path)
+    deadline = time.monotonic() + 120
+    while not any("multiprocessing.forkserver" in line for line in commands_of_group(process.pid)):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.3)  # it imports torch, which takes seconds
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == STOPPED and "stopped: " in output and "Traceback" not in output, output
+
+
+def commands_of_group(group: int) -> list[str]:
+    """The command lines of its living processes."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it may have ended
+            if int(stat.read_text().rpartition(")")[2].split()[2]) == group:
+                found.append(stat.with_name("cmdline").read_text())
+    return found
+
+
 def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "quickstart"
     folder.mkdir(parents=True)
@@ -184,6 +208,27 @@ def test_files_of_the_published_layout_train_too(burgers_file: Path, tmp_path: P
     assert metrics["tasks"]["burgers"]["rollout"]["nrmse"].keys() == {"model", "persistence", "ci95"}
 
 
+def test_a_mistake_that_led_to_nothing_does_not_use_up_the_name(burgers_file: Path, tmp_path: Path) -> None:
+    config = str(files_config(tmp_path, burgers_file.name))
+    with pytest.raises(UserError, match="is not there"):
+        pipeline.run(config, ["data.root=/nowhere"], tmp_path / "runs")
+    pipeline.run(config, [], tmp_path / "runs")
+    assert json.loads((tmp_path / "runs" / "mine" / "outcome.json").read_text())["state"] == "finished"
+
+
+def test_an_unknown_task_is_refused_before_others_are_read(burgers_file: Path, tmp_path: Path) -> None:
+    config = str(files_config(tmp_path, burgers_file.name))
+    with pytest.raises(UserError, match=r"task 'b2' is not registered.*`define:`"):
+        pipeline.run(config, ["tasks.b2.files.train=[x.hdf5]"], tmp_path / "runs")
+    assert not (tmp_path / "runs" / "mine" / "store").exists()
+
+
+def test_a_file_that_is_listed_twice_is_refused(burgers_file: Path, tmp_path: Path) -> None:
+    config = str(files_config(tmp_path, f"{burgers_file.name}, {burgers_file.name}"))
+    with pytest.raises(UserError, match=r"Nu0\.01\.hdf5 is listed twice"):
+        pipeline.run(config, [], tmp_path / "runs")
+
+
 def test_nan_in_a_file_is_named_with_file_sample_and_channel(burgers_file: Path, tmp_path: Path) -> None:
     with h5py.File(burgers_file, "r+") as file:
         file["tensor"][7, 3, 5] = float("nan")
@@ -226,3 +271,15 @@ def test_a_task_defined_in_yaml_needs_no_change_of_the_package(burgers_file: Pat
     pipeline.run(str(path), ["name=own"], tmp_path / "runs")
     metrics = json.loads((tmp_path / "runs" / "own" / "metrics.json").read_text())
     assert list(metrics["tasks"]) == ["shock_tube"]
+
+
+def test_a_definition_that_contradicts_its_data_is_refused(burgers_file: Path, tmp_path: Path) -> None:
+    with h5py.File(burgers_file, "r+") as file:
+        file.attrs["equation"] = "slow_shock_tube"
+    path = files_config(tmp_path, burgers_file.name)
+    define = (
+        "define: {dimension: 1, channels: [w], boundary: periodic, latent_spacing: 0.03125, parameters: [nu], dt: 0.1}"
+    )
+    path.write_text(path.read_text().replace("burgers: {files", f"slow_shock_tube: {{{define}, files"))
+    with pytest.raises(UserError, match=r"defined with dt 0\.1, its frames are 0\.05 apart"):
+        pipeline.run(str(path), [], tmp_path / "runs")

@@ -22,11 +22,12 @@ from ups.config.schema import RunConfig
 from ups.data.known import remembered
 from ups.data.sampler import check_ranks
 from ups.data.sources import Source, check_source, open_source
+from ups.data.tasks import task as registered
 from ups.distributed import checkpoint, crash
 from ups.distributed.breadcrumb import Breadcrumb
 from ups.distributed.launch import refuse_launchers, train_on_ranks
 from ups.distributed.outcome import Outcome, decide, forget, supervised
-from ups.distributed.run_directory import check_same, claimed_run, config_of
+from ups.distributed.run_directory import begun, check_same, claimed_run, config_of
 from ups.distributed.runtime import Ranks, Runtime
 from ups.durable import write
 from ups.errors import GaveUp, Stopped, UserError
@@ -151,6 +152,9 @@ def _data(
 ) -> tuple[dict[str, Prepared], dict[str, Source]]:
     """Make or open every task's data and check them, then statistics and the store, which `workers` processes build."""
     sources, tasks = {}, {}
+    for name, task in config.tasks.items():
+        if task.define is None:
+            registered(name)  # or refused, before the others' data are made
     with _displays() as show:
         for number, (name, task) in enumerate(config.tasks.items()):
             opened = partial(_opened, runtime, config, directory, name, number, show)
@@ -317,7 +321,7 @@ def _note_seconds(directory: Path, **seconds: float) -> dict[str, float]:
 
 def _finished(directory: Path, config: RunConfig) -> dict[str, Any] | None:
     """The metrics of a finished run; a run of another configuration is refused."""
-    if (directory / "config.yaml").exists():
+    if begun(directory):
         check_same(directory, config)
     path = directory / "metrics.json"
     if not path.is_file() or not (directory / "report.html").is_file():

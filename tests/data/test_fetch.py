@@ -255,6 +255,9 @@ def test_pdebench_s_list_gives_addresses_and_checksums_by_name(server, tmp_path,
     assert len(find_published("1D_Burgers_Sols_*")) == 2
     with pytest.raises(UserError, match=r"did you mean 1D_Burgers_Sols_Nu0\.001\.hdf5"):
         find_published("1D_Burgers_Nu0.001.hdf5")
+    (tmp_path / "list.csv").write_text(server.pages["/list.csv"][0])
+    monkeypatch.setenv("UPS_PDEBENCH_LIST", str(tmp_path / "list.csv"))
+    assert find_published("1D_Burgers_Sols_Nu0.001.hdf5") == [burgers]
 
 
 @pytest.mark.parametrize("page", ["", "a,b\n1,2", "<html>moved</html>"])

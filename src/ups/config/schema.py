@@ -41,6 +41,8 @@ class FilesConfig(Strict):
     def _held_out(self) -> FilesConfig:
         if bool(self.test) != (self.validation is not None):
             raise ValueError("give both test files and the number of validation trajectories, or neither")
+        if twice := {file for file in self.train if self.train.count(file) > 1}:
+            raise ValueError(f"{', '.join(sorted(twice))} is listed twice in train; list every file once")
         return self
 
 

@@ -14,7 +14,7 @@ import json
 import os
 from dataclasses import dataclass
 from functools import cache
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
@@ -42,13 +42,15 @@ class Published:
 
 
 def published_files() -> dict[str, Published]:
-    """PDEBench's files by name, as its repository lists them (UPS_PDEBENCH_LIST names another place of the list)."""
+    """PDEBench's files by name, as its repository lists them (UPS_PDEBENCH_LIST names a copy of the list)."""
     return _listed(os.environ.get("UPS_PDEBENCH_LIST", _LIST))
 
 
 @cache
 def _listed(url: str) -> dict[str, Published]:
-    rows = list(csv.DictReader(_text(url, "the list of PDEBench's files").splitlines()))
+    remote = "://" in url
+    text = _text(url, "the list of PDEBench's files") if remote else Path(url).expanduser().read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
     if not rows or not {"Filename", "URL", "MD5"} <= rows[0].keys():
         raise UserError(f"{url} is not the list of PDEBench's files; set UPS_PDEBENCH_LIST to where it is")
     return {

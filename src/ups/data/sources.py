@@ -57,6 +57,8 @@ def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, s
         dt = float(times[-1] - times[0]) / (len(times) - 1)
         if float((times.diff() - dt).abs().max()) > 1e-4 * dt:
             raise UserError(f"task {name!r}: frames are not equally spaced in time; resample the data to equal steps")
+        if config.define and spec.dt is not None and abs(spec.dt - dt) > 1e-3 * dt:
+            raise UserError(f"task {name!r} is defined with dt {spec.dt:g}, its frames are {dt:g} apart; correct dt")
         spec = replace(spec, dt=dt)
     return replace(source, spec=spec)
 

@@ -33,7 +33,10 @@ def task(name: str) -> TaskSpec:
     """The registered task of that name."""
     known = _known()
     if name not in known:
-        raise UserError(f"task {name!r} is not registered{_nearest(name, known)}; known tasks: {', '.join(known)}")
+        raise UserError(
+            f"task {name!r} is not registered{_nearest(name, known)}; known tasks: {', '.join(known)}; to add one, "
+            "give `define:` beside its files, or call ups.register"
+        )
     return known[name]
 
 

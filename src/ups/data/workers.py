@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, resource_tracker
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +26,13 @@ def worker_pool(workers: int, setup: Callable[..., None] | None = None, *argumen
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(["ups.data.generate"])  # torch is imported once for all pools of a process
+        # Ctrl-C is the parent's to answer: one that ends the server while it imports would look like an error.
+        resource_tracker.ensure_running()  # by itself the server starts it, which lets the signal through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     numbers = context.SimpleQueue()
     for number in range(workers):
         numbers.put(number)

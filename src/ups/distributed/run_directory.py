@@ -12,16 +12,27 @@ from ups.config.schema import RunConfig
 from ups.distributed.claim import claimed
 from ups.errors import UserError
 
+_WORK = ("data", "store", "checkpoints")
+"""What a run has once its configuration led to something."""
+
 
 @contextmanager
 def claimed_run(directory: Path, config: RunConfig, meeting: str | None = None) -> Iterator[None]:
-    """The run directory, ours alone while we work in it, with this configuration."""
+    """The run directory, ours alone while we work in it, with this configuration.
+
+    One that led to nothing, such as a wrong path of the data, gives way to its correction; not to another node's.
+    """
     with claimed(directory, meeting):
-        if (directory / "config.yaml").exists():
+        if begun(directory) or (meeting is not None and (directory / "config.yaml").exists()):
             check_same(directory, config)
         else:
             save_config(config, directory / "config.yaml")
         yield
+
+
+def begun(directory: Path) -> bool:
+    """Whether there is a run that has data, or more."""
+    return (directory / "config.yaml").exists() and any((directory / name).exists() for name in _WORK)
 
 
 def check_same(directory: Path, config: RunConfig) -> None:
