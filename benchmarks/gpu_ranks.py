@@ -8,6 +8,7 @@ share the GPU (UPS_SHARE_DEVICE=1), which NCCL accepts when it believes them to 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -162,4 +163,5 @@ def distance(one: Path, other: Path) -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()

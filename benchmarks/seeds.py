@@ -6,8 +6,8 @@ ups run quickstart seed=2 name=seed2
 python benchmarks/seeds.py runs/quickstart runs/seed1 runs/seed2
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 
@@ -35,4 +35,6 @@ def main(runs: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(argument) for argument in sys.argv[1:]])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    main(parser.parse_args().runs)

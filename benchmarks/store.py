@@ -11,6 +11,7 @@ one worker process and by two, whose start is not counted.
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import tempfile
@@ -145,4 +146,5 @@ def _processor() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()
