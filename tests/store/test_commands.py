@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from ups.cli.main import app
 from ups.errors import UserError
-from ups.store import layout
+from ups.store import fields, layout
+from ups.training import fit
 
 CONFIG = """
 name: tiny
@@ -86,3 +87,12 @@ def test_an_unfinished_store_and_none_at_all_are_told_apart(tiny):
     assert code == 1 and "darcy holds no complete store; run the command that builds it again" in said
     with pytest.raises(UserError, match="holds no store; name a store or a run"):
         ups("store", "verify", "runs/tiny/data")
+
+
+def test_a_store_of_another_codec_is_refused_though_what_was_learned_is_kept(tiny, monkeypatch):
+    ups("store", "build", "tiny.yaml")
+    another = fields.CODEC + 1
+    for module in (fields, fit):
+        monkeypatch.setattr(module, "CODEC", another)
+    with pytest.raises(UserError, match="holds a store of other data or settings"):
+        ups("store", "build", "tiny.yaml")

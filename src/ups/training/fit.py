@@ -30,7 +30,7 @@ from ups.fields import Batch, Dataset
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.rollout.predict import read_all, rollout, steady
-from ups.store.fields import FieldStore, field_arrays, store_key
+from ups.store.fields import CODEC, FieldStore, field_arrays, store_key
 from ups.store.ranks import build_on_ranks
 from ups.track.open import open_tracker
 from ups.track.progress import Progress
@@ -96,7 +96,7 @@ def prepare(
         )
         return [learned.to_dict(), store_key(source.train, learned.normaliser, dtype, read)]
 
-    asked = [repr(spec), sorted(strides), dtype]
+    asked = [repr(spec), sorted(strides), dtype, CODEC]
     described, key = runtime.from_first(
         f"prepare {spec.name}",
         lambda: remembered(folder / f"{spec.name}.learned.json", [source.train], asked, learn),
