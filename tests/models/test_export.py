@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from dataclasses import replace
@@ -138,6 +139,24 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(simulator: Simula
     export_model(simulator.model, simulator.spec, tmp_path / "out")
     with pytest.raises(UserError, match="exists; choose another place"):
         export_model(simulator.model, simulator.spec, tmp_path / "out")
+
+
+def test_folders_beside_the_export_are_left_alone(simulator: Simulator, tmp_path: Path) -> None:
+    (tmp_path / "out.tmp").mkdir()
+    (tmp_path / "out.tmp" / "mine").write_text("kept")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # a disk with no room for the weights
+    try:
+        with pytest.raises(OSError):
+            export_model(simulator.model, simulator.spec, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.tmp"]
+    export_model(simulator.model, simulator.spec, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tmp"]
+    assert (tmp_path / "out.tmp" / "mine").read_text() == "kept"
+    (tmp_path / "plain").mkdir()
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_a_damaged_export_is_found(simulator: Simulator, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ A program takes and gives what the simulator does, on the task's own grid:
 from __future__ import annotations
 
 import json
-import shutil
+import tempfile
 from pathlib import Path
 
 import torch
@@ -39,10 +39,10 @@ def export_model(model: Propagator, spec: ModelSpec, out: Path, programs: tuple[
     if out.exists() or not out.absolute().parent.is_dir():
         why = "exists" if out.exists() else "is in a folder that is not there"
         raise UserError(f"{out} {why}; choose another place")
-    temporary = out.with_name(f"{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
+    beside = out.absolute().parent
+    with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=beside, ignore_cleanup_errors=True) as holder:
+        temporary = Path(holder) / out.name  # inside, because the holder is for its owner's eyes only
+        temporary.mkdir()
         weights = {f"model.{name}": t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
         write(temporary / WEIGHTS, save(weights))
         for name in programs:
@@ -53,10 +53,7 @@ def export_model(model: Propagator, spec: ModelSpec, out: Path, programs: tuple[
         head = {"format": checkpoint.FORMAT, "step": 0, "files": files, "content": {"model": spec.to_dict()}}
         write(temporary / checkpoint.MANIFEST, seal(head))
         temporary.rename(out)
-        sync(out.absolute().parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    sync(beside)
     return [out / name for name in (checkpoint.MANIFEST, *names)]
 
 
