@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -191,17 +192,32 @@ def test_a_loaded_run_takes_trajectories_and_finer_grids(finished_run: Path) -> 
     assert bool(torch.isfinite(result.values).all())
 
 
+def simulate(run: Path, start: Path, out: Path) -> None:
+    simulate_file(run, start, out, task=None, steps=3, times=None, parameters={"beta": 0.4})
+
+
 def test_simulate_writes_what_rollout_returns(finished_run: Path, tmp_path: Path) -> None:
     start, out = tmp_path / "start.npz", tmp_path / "result.npz"
     u0 = np.sin(2 * np.pi * (np.arange(128) + 0.5) / 128)[:, None]
     np.savez(start, u0=u0)
-    arguments = {"task": None, "steps": 3, "times": None, "parameters": {"beta": 0.4}}
-    simulate_file(finished_run, start, out, **arguments)
+    simulate(finished_run, start, out)
     with np.load(out) as result:
         expected = ups.load(finished_run).rollout(u0, steps=3, conditions={"beta": 0.4}).values.numpy()
         assert np.array_equal(result["values"], expected)
     with pytest.raises(UserError, match="exists"):
-        simulate_file(finished_run, start, out, **arguments)
+        simulate(finished_run, start, out)
+
+
+def test_a_full_disk_leaves_no_half_of_a_result(finished_run: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "start.npz", u0=np.zeros(128))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError):
+            simulate(finished_run, tmp_path / "start.npz", tmp_path / "result.npz")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["start.npz"]
 
 
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ Everything is differentiable in u0 and in the conditions.
 from __future__ import annotations
 
 import difflib
+import io
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.distributed import checkpoint
+from ups.durable import write
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.geometry import moved
@@ -385,7 +387,8 @@ def simulate_file(
     u0 = fields.pop("u0", None)
     result = load(run).rollout(u0, steps, times, {**parameters, **fields}, task=task)
     arrays = {"values": result.values.numpy(), "times": result.times.numpy(), "channels": np.array(result.channels)}
-    with out.open("wb") as file:
-        np.savez(file, **arrays, warnings=np.array(result.warnings))  # pyright: ignore[reportArgumentType]
+    file = io.BytesIO()
+    np.savez(file, **arrays, warnings=np.array(result.warnings))  # pyright: ignore[reportArgumentType]
+    write(out, file.getbuffer())
     for note in result.warnings:
         print(f"warning: {note}")
