@@ -130,6 +130,26 @@ def test_what_was_never_seen_is_warned_of(small: Simulator) -> None:
     assert any("dt = 0.5" in n for n in small.rollout(u0, steps=1, dt=0.5, conditions={"beta": 0.4}).warnings)
 
 
+def test_values_that_are_not_finite_are_warned_of(small: Simulator) -> None:
+    huge = torch.full((2, 8, 1), 1e308, dtype=torch.float64)
+    huge[1] = 0.1
+    by_times = small.rollout(huge, times=[0.0, 0.1, 0.2], conditions={"beta": 0.4})
+    assert bool(by_times.values[:, 0].isfinite().all()) and not bool(by_times.values[:, 1:].isfinite().all())
+    assert any(note.startswith("2 of 3 frames have NaN or infinite values") for note in by_times.warnings)
+    solved = small.rollout(conditions={"a": torch.full((4, 4), 1e308, dtype=torch.float64)})
+    assert any(note.startswith("1 of 1 frames have NaN or infinite values") for note in solved.warnings)
+
+
+def test_a_rollout_can_be_transformed_by_torch_func(small: Simulator) -> None:
+    u0 = torch.randn(8, 1, dtype=torch.float64)
+
+    def end(u0: torch.Tensor) -> torch.Tensor:
+        return small.rollout(u0, steps=2, conditions={"beta": 0.4}).values[-1].square().sum()
+
+    slope, tangent = torch.func.grad(end)(u0), torch.func.jvp(end, (u0,), (torch.ones_like(u0),))[1]
+    assert torch.allclose(slope.sum(), tangent, rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -206,6 +226,16 @@ def test_simulate_writes_what_rollout_returns(finished_run: Path, tmp_path: Path
         assert np.array_equal(result["values"], expected)
     with pytest.raises(UserError, match="exists"):
         simulate(finished_run, start, out)
+
+
+def test_simulate_says_what_not_to_trust(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "start.npz", u0=np.full(128, 1e38))
+    simulate(finished_run, tmp_path / "start.npz", tmp_path / "result.npz")
+    assert "warning: 3 of 3 frames have NaN or infinite values" in capsys.readouterr().out
+    with np.load(tmp_path / "result.npz") as result:
+        assert not np.isfinite(result["values"]).all() and "NaN or infinite" in result["warnings"][0]
 
 
 def test_a_full_disk_leaves_no_half_of_a_result(finished_run: Path, tmp_path: Path) -> None:
