@@ -154,10 +154,11 @@ def test_a_rollout_can_be_transformed_by_torch_func(small: Simulator) -> None:
     ("arguments", "sentence"),
     [
         ({"steps": 2, "conditions": {"bet": 0.4}, "task": "waves"}, "did you mean 'beta'"),
-        ({"steps": 2, "task": "waves"}, "needs the condition 'beta'"),
-        ({"steps": 2, "conditions": {}}, "pass task="),
+        ({"steps": 2, "task": "waves"}, r"needs the condition 'beta'.* \(--set beta=VALUE\)"),
+        ({"task": "flow"}, r"needs the condition 'a'.* \(an array of this name in INPUT\)"),
+        ({"steps": 2, "conditions": {}}, r"pass task= \(--task NAME\)"),
         ({"steps": 2, "conditions": {"beta": 0.4}, "task": "sound"}, "no task 'sound'"),
-        ({"conditions": {"beta": 0.4}}, "either steps=N or times"),
+        ({"conditions": {"beta": 0.4}}, r"either steps=N or times=.* \(--steps N or --times T,T,\.\.\.\)"),
         ({"steps": 0, "conditions": {"beta": 0.4}}, "at least 1"),
         ({"times": [0.2, 0.1], "conditions": {"beta": 0.4}}, "increasing"),
         ({"times": [-0.1], "conditions": {"beta": 0.4}}, "not negative"),
@@ -181,7 +182,7 @@ def test_a_start_of_the_wrong_shape_or_with_nan_is_refused(small: Simulator) -> 
         small.rollout(torch.randn(2, 2, 2, 8, 3), steps=1, conditions={"beta": 0.4})
     with pytest.raises(UserError, match="NaN"):
         small.rollout(torch.full((8, 1), torch.nan), steps=1, conditions={"beta": 0.4})
-    with pytest.raises(UserError, match="needs an initial field"):
+    with pytest.raises(UserError, match=r"needs an initial field; pass u0= \(an array of this name in INPUT\)"):
         small.rollout(steps=1, conditions={"beta": 0.4})
 
 
@@ -248,6 +249,17 @@ def test_a_full_disk_leaves_no_half_of_a_result(finished_run: Path, tmp_path: Pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in tmp_path.iterdir()] == ["start.npz"]
+
+
+def test_a_start_that_is_no_npz_is_refused_with_what_makes_one(tmp_path: Path) -> None:
+    empty, single, cut = tmp_path / "empty.npz", tmp_path / "single.npy", tmp_path / "cut.npz"
+    empty.touch()
+    np.save(single, np.zeros(8))
+    np.savez(cut, u0=np.zeros(8))
+    cut.write_bytes(cut.read_bytes()[:-30])
+    for file, why in ((empty, "No data left"), (single, "one array, without a name"), (cut, "not a zip file")):
+        with pytest.raises(UserError, match=rf"{why}.*\.npz with named arrays is expected; numpy.savez.* makes one"):
+            simulate(tmp_path, file, tmp_path / "out.npz")
 
 
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import difflib
 import io
 import math
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,8 +121,7 @@ class Simulator:
         grid = grid or _grid_like(learned.grid, frames.shape[2:-1])
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
-        query = _query(at, grid)
-        query = None if query is None else query.to(frames.device)
+        query = _query(at, grid, frames.device)
         static, parameters = self._conditions(learned, given, frames, grid)
         if learned.spec.steady:
             if steps is not None or times is not None:
@@ -189,7 +189,7 @@ class Simulator:
         self, learned: Learned, steps: int | None, times: Any, dt: float | None, notes: list[str]
     ) -> tuple[float, Float[Tensor, " T"]]:
         if (steps is None) == (times is None):
-            raise UserError("say how far to go with either steps=N or times=[...]")
+            raise UserError("say how far to go with either steps=N or times=[...] (--steps N or --times T,T,...)")
         assert learned.spec.dt is not None
         step = float(learned.spec.dt if dt is None else dt)
         if not 0 < step < math.inf:
@@ -210,17 +210,13 @@ class Simulator:
 
     def _learned(self, task: str | None, given: Mapping[str, Any]) -> Learned:
         if task is None:
-            fitting = [
-                name
-                for name, learned in self.tasks.items()
-                if set(given) == {*learned.spec.parameters, *learned.spec.static}
-            ]
+            fitting = [n for n, t in self.tasks.items() if set(given) == {*t.spec.parameters, *t.spec.static}]
             if len(self.tasks) == 1:
                 fitting = list(self.tasks)
             if len(fitting) != 1:
                 raise UserError(
                     f"the conditions {sorted(given)} do not tell which of the tasks {', '.join(self.tasks)} is meant; "
-                    "pass task="
+                    "pass task= (--task NAME)"
                 )
             task = fitting[0]
         if task not in self.tasks:
@@ -237,7 +233,10 @@ class Simulator:
                 raise UserError(f"task {spec.name!r} has no condition {name!r}{hint}")
         for name in known:
             if name not in given:
-                raise UserError(f"task {spec.name!r} needs the condition {name!r}; pass conditions={{{name!r}: ...}}")
+                how = f"--set {name}=VALUE" if name in spec.parameters else "an array of this name in INPUT"
+                raise UserError(
+                    f"task {spec.name!r} needs the condition {name!r}; pass conditions={{{name!r}: ...}} ({how})"
+                )
         weight = next(self.model.parameters())
         values = {name: _tensor(value, f"condition {name!r}", weight) for name, value in given.items()}
         for name in spec.parameters:
@@ -259,7 +258,7 @@ class Simulator:
         weight = next(self.model.parameters())
         if u0 is None:
             if not spec.steady:
-                raise UserError(f"task {spec.name!r} needs an initial field u0")
+                raise UserError(f"task {spec.name!r} needs an initial field; pass u0= (an array of this name in INPUT)")
             static = given[spec.static[0]] if spec.static else None
             if static is not None and static.dim() not in (d, d + 1):
                 raise UserError(f"static field {spec.static[0]!r} has shape {tuple(static.shape)}; give {d} axes")
@@ -342,7 +341,7 @@ def _grid_like(own: Grid, shape: Sequence[int]) -> Grid:
     return Grid(positions, own.extent)
 
 
-def _query(at: Tensor | np.ndarray | None, grid: Grid) -> Tensor | None:
+def _query(at: Tensor | np.ndarray | None, grid: Grid, device: torch.device) -> Tensor | None:
     if at is None:
         return None
     points = torch.as_tensor(at).double()
@@ -358,7 +357,7 @@ def _query(at: Tensor | np.ndarray | None, grid: Grid) -> Tensor | None:
                 f"point {first} has {AXES[axis]} = {float(points[first, axis]):g}, outside the domain "
                 f"[{lower:g}, {upper:g}]; ask for points inside it"
             )
-    return points
+    return points.to(device)
 
 
 def _span(values: Tensor) -> str:
@@ -381,11 +380,15 @@ def simulate_file(
         why = "exists" if out.exists() else "is in a folder that is not there"
         raise UserError(f"{out} {why}; choose another --out")
     try:
-        with np.load(start, allow_pickle=False) as arrays:
+        found = np.load(start, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            raise ValueError("it holds one array, without a name")
+        with found as arrays:
             fields = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(
-            f"{start} is not a readable .npz file ({error}); save the start with numpy.savez(u0=...)"
+            f"{start} is not a readable .npz file ({error}); .npz with named arrays is expected; "
+            "numpy.savez(FILE, u0=...) makes one"
         ) from error
     u0 = fields.pop("u0", None)
     result = load(run).rollout(u0, steps, times, {**parameters, **fields}, task=task)
