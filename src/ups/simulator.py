@@ -139,7 +139,7 @@ class Simulator:
                 values = values.reshape(*values.shape[:2], *grid.shape, values.shape[-1])
         finite = torch.isfinite(values.detach()).transpose(0, 1).flatten(1).all(1)
         if (broken := int((~finite).sum())) > 0:
-            notes.append(f"{broken} of {len(when)} frames have NaN or infinite values; start nearer to the trained data")
+            notes.append(f"{broken} of {len(when)} frames have NaN or infinite values; start nearer to trained data")
         values = values if batched else values[0]
         return Rollout(values, when, learned.spec.channel_names, name, tuple(notes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,17 +68,35 @@ def test_a_training_too_short_for_a_profile_is_refused_before_it_starts(tmp_path
         StepProfile(5, tmp_path, runtime, 12)
 
 
-def test_train_prints_the_table_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def profiled(runs: Path, *overrides: str) -> None:
+    """A training of 20 steps, 4 of which are traced."""
     changes = [change for change in small.SMALLER if not change.startswith(("tasks.", "fno."))]
-    config = tmp_path / "one.yaml"
+    config = runs / "one.yaml"
     config.write_text(
         "name: one\n"
         "tasks: {advection: {make: {equation: advection, trajectories: 12,"
         " settings: {points: 32, frames: 9, duration: 0.8, beta: 0.4}}}}\n"
     )
-    pipeline.train(str(config), [*changes, "training.batch_size=4", "training.steps=20"], tmp_path, profile=4)
+    changes += ["training.batch_size=4", "training.steps=20", *overrides]
+    pipeline.train(str(config), changes, runs, profile=4)
+
+
+def test_train_prints_the_table_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    profiled(tmp_path)
     printed = capsys.readouterr().out
     assert "| backward |" in printed and str(tmp_path / "one" / "profile" / "profile.md") in printed
+
+
+def test_a_profile_that_was_written_is_not_asked_for_again_on_resuming(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    profiled(tmp_path, "training.checkpoint_every=15")
+    table = tmp_path / "one" / "profile" / "profile.md"
+    before = table.stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "one" / "checkpoints" / "step_00000020")  # as if it had been stopped after 15 steps
+    profiled(tmp_path, "training.checkpoint_every=15")
+    assert (tmp_path / "one" / "checkpoints" / "step_00000020").is_dir() and table.stat().st_mtime_ns == before
+    assert capsys.readouterr().out.count("| backward |") == 2
 
 
 def gpu_step(start: float, replayed: bool) -> list[dict]:

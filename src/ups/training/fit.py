@@ -162,7 +162,8 @@ def fit_operator(
     spec = ModelSpec(operator.architecture, operator.settings(), tuple(task.learned for task in tasks.values()))
     trainer = _trainer(runtime, spec, tasks, config.training, config.seed, directory)
     around = nullcontext
-    if profile is not None and runtime.ranks.attempt == 0:  # after a crash, what matters is to get to the end
+    written = (directory / "profile" / "profile.md").is_file()  # by the same command, before it was stopped
+    if profile is not None and not written and runtime.ranks.attempt == 0:  # after a crash, the end is what matters
         left = config.training.steps - trainer.state.step
         around = StepProfile(profile, directory / "profile", runtime, left).step
     return _fit(trainer, "training the operator", config.training.steps, around)
