@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from ups.config.load import config_hash, load_config, packaged_configs, save_config
+from ups.config.schema import RunConfig
 from ups.config.text import parse_yaml
 from ups.errors import UserError
 
@@ -182,6 +183,23 @@ def test_several_problems_are_listed_one_a_line_and_not_without_end(write):
     assert "has 11 problems" in lines[0] and len(lines) == 7 and lines[-1] == "  and 6 more"
 
 
+@pytest.mark.parametrize("name", ["../../evil", "/evil", ".evil", "e/vil", "e vil", ""])
+def test_names_that_would_leave_the_run_s_folder_are_refused_in_words(write, name):
+    task = "{make: {equation: advection, trajectories: 3}}"
+    words = "it names files: begin with a letter or digit"
+    for text, start in (
+        (f"name: {name!r}\ntasks: {{a: {task}}}", f"name is {name!r} ("),
+        (f"name: a\ntasks: {{{name!r}: {task}}}", f"tasks has the key {name!r} ("),
+        (
+            f"name: a\ntasks: {{a: {{files: {{train: [x], validation: 1, test: {{{name!r}: y}}}}}}}}",
+            f"tasks.a.files.test has the key {name!r} (",
+        ),
+    ):
+        with pytest.raises(UserError) as caught:
+            load_config(write(text), [], RunConfig)
+        assert str(caught.value).startswith(start) and words in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -220,6 +238,11 @@ def test_a_name_or_path_that_is_not_there_is_refused(tmp_path):
 def test_every_packaged_config_is_named_when_one_is_not_found():
     message = refusal("quikstart")
     assert all(name in message for name in packaged_configs())
+
+
+@pytest.mark.parametrize("name", packaged_configs())
+def test_every_packaged_config_is_valid(name):
+    assert load_config(name, [], RunConfig).tasks
 
 
 names = st.text(min_size=1, max_size=20)

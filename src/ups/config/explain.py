@@ -41,6 +41,8 @@ def _sentence(problem: Any, schema: type[BaseModel], values: Any, origins: Mappi
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     expected = message[0].lower() + message[1:]
     expected = expected.replace("input should be", "it should be", 1)
+    if problem["loc"][-1:] == ("[key]",):
+        return f"{'.'.join(map(str, path[:-1]))} has the key {_short(problem['input'])}{where}, but {expected}"
     return f"{dotted} is {_short(problem['input'])}{where}, but {expected}"
 
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _file_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]*", name):
+        raise ValueError("it names files: begin with a letter or digit, go on with these, '.', '_', '-' and '@' alone")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_file_name)]
+"""What becomes the name of a file or folder of the run, and must not leave it."""
 
 
 class Strict(BaseModel):
@@ -33,7 +44,7 @@ class FilesConfig(Strict):
 
     train: Annotated[list[str], Field(min_length=1)]
     validation: Positive | None = None
-    test: dict[str, str] = {}
+    test: dict[FileName, str] = {}
     convention: Literal["cell_centred", "nodal"] | None = None
     view: Literal["pdebench"] | None = None
 
@@ -188,9 +199,9 @@ class EvaluationConfig(Strict):
 
 
 class RunConfig(Strict):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: FileName
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
+    tasks: Annotated[dict[FileName, TaskConfig], Field(min_length=1)]
     data: DataConfig = DataConfig()
     operator: OperatorConfig = OperatorConfig()
     fno: dict[str, FNOConfig] = Field(default={}, description="an FNO for each task named here, trained as long in all")
