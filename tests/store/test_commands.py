@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ups.cli.main import app
+from ups.durable import seal, unseal
 from ups.errors import UserError
 from ups.store import fields, layout
 from ups.training import fit
@@ -87,6 +88,26 @@ def test_an_unfinished_store_and_none_at_all_are_told_apart(tiny):
     assert code == 1 and "darcy holds no complete store; run the command that builds it again" in said
     with pytest.raises(UserError, match="holds no store; name a store or a run"):
         ups("store", "verify", "runs/tiny/data")
+
+
+@pytest.mark.parametrize("loss", ["removed", "dangling", "directory", "version"])
+def test_a_store_without_a_readable_index_is_named_and_the_others_are_read(tiny, loss):
+    ups("store", "build", "tiny.yaml")
+    index = tiny / "store" / "advection" / "index.json"
+    content = unseal(index.read_bytes())
+    index.unlink()
+    if loss == "dangling":
+        index.symlink_to(tiny / "nowhere")
+    elif loss == "directory":
+        index.mkdir()
+    elif loss == "version":
+        index.write_bytes(seal(content | {"version": 99}))
+    code, said = ups("store", "verify", "runs/tiny")
+    why = {"directory": "advection/index.json cannot be read", "version": "advection/index.json has format version 99"}
+    assert code == 1 and f"damaged: runs/tiny/store/{why.get(loss, 'advection has lost its index.json; run')}" in said
+    assert said.count("every byte as written") == 2  # darcy's
+    if loss in ("removed", "dangling"):
+        assert ups("store", "build", "tiny.yaml")[0] == 0 and ups("store", "verify", "runs/tiny")[0] == 0
 
 
 def test_a_store_of_another_codec_is_refused_though_what_was_learned_is_kept(tiny, monkeypatch):

@@ -24,6 +24,7 @@ from ups.store.layout import (
     INDEX,
     LOCK,
     PARTIAL,
+    SHARDS,
     ArrayLayout,
     Index,
     Shard,
@@ -224,7 +225,7 @@ def _tidy(path: Path, index: Index) -> None:
 
 
 def _shard_files(path: Path) -> Iterable[Path]:
-    return [*path.glob("*.[0-9][0-9][0-9][0-9][0-9].*.bin"), *path.glob("*.tmp")]
+    return [*path.glob(SHARDS), *path.glob("*.tmp")]
 
 
 @contextmanager

@@ -27,6 +27,7 @@ VERSION = 1
 INDEX = "index.json"
 PARTIAL = "partial.json"
 LOCK = "build.lock"
+SHARDS = "*.[0-9][0-9][0-9][0-9][0-9].*.bin"
 SHARD_BYTES = 64 * 2**20
 DTYPES = ("float16", "float32", "float64")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ups.durable import crc32_of
 from ups.errors import UserError
-from ups.store.layout import INDEX, PARTIAL, Index, Shard, StoreDamaged, content_problem, read_index, size_problem
+from ups.store.layout import INDEX, PARTIAL, SHARDS, Index, Shard, content_problem, read_index, size_problem
 
 Progress = Callable[[int, int], None]
 
@@ -96,15 +97,17 @@ def _stores_under(path: Path) -> list[Path]:
 
 
 def _is_store(folder: Path) -> bool:
-    return (folder / INDEX).exists() or (folder / PARTIAL).exists()
+    return any(os.path.lexists(folder / name) for name in (INDEX, PARTIAL)) or any(folder.glob(SHARDS))
 
 
 def _opened(path: Path) -> tuple[Index | None, str | None]:
     """A store's index, or why there is none."""
     try:
         index = read_index(path)
-    except StoreDamaged as error:
+    except UserError as error:
         return None, str(error)
+    if index is None and not (path / PARTIAL).exists():
+        return None, f"{path} has lost its {INDEX}; run the command that builds it again, which writes it anew"
     return index, None if index else f"{path} holds no complete store; run the command that builds it again"
 
 
