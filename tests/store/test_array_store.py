@@ -247,6 +247,19 @@ def test_another_key_is_refused_until_a_rebuild_is_asked_for(store_path):
     assert len(files(store_path)) == len(before)
 
 
+def test_copies_of_shards_in_an_unfinished_build_are_not_taken_for_shards(tmp_path, small_shards):
+    path, values = tmp_path / "s", numbers(40, 9, 16)
+    with pytest.raises(KeyboardInterrupt):
+        build(path, "k", {"fields": InMemory(values, fails_at=20)})
+    shard = next(path.glob("fields.00000.*.bin"))
+    for ending in (" (copy).bin", ".old.bin"):
+        shard.with_name(shard.stem + ending).write_bytes(shard.read_bytes())
+    shard.unlink()
+    again = InMemory(values)
+    build(path, "k", {"fields": again})
+    assert again.asked[0][0] == 0 and shard.is_file() and verify(path) == []
+
+
 def test_shards_of_an_unfinished_build_of_another_key_are_never_mixed_in(tmp_path, small_shards):
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path / "s", "old", {"fields": InMemory(numbers(40, 9, 16), fails_at=20)})

@@ -185,7 +185,7 @@ def _leftovers(path: Path, shapes: Shapes) -> _Found:
     for name, (shape, dtype) in shapes.items():
         for number, (first, rows) in enumerate(plan(shape, dtype)):
             found[name, number] = (Shard("", first, rows, rows * row_bytes(shape, dtype), 0), False)
-            for file in sorted(path.glob(f"{name}.{number:05d}.*.bin")):
+            for file in sorted(path.glob(f"{name}.{number:05d}.{'[0-9a-f]' * 8}.bin")):
                 shard = replace(found[name, number][0], file=file.name, crc32=int(file.name.split(".")[2], 16))
                 if size_problem(path, shard) is None and content_problem(path, shard, crc32_of(file)) is None:
                     found[name, number] = (shard, True)
