@@ -308,9 +308,12 @@ def _notes(config: RunConfig, trained: dict[str, Any]) -> list[str]:
 
 
 def _seconds(directory: Path) -> dict[str, float]:
-    """Seconds of each phase so far, kept in the run directory."""
-    path = directory / "seconds.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    """Seconds of each phase so far, kept in the run directory; a damaged file is not worth a run's end."""
+    try:
+        known = json.loads((directory / "seconds.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {n: s for n, s in known.items() if isinstance(s, int | float)} if isinstance(known, dict) else {}
 
 
 def _note_seconds(directory: Path, **seconds: float) -> dict[str, float]:

@@ -110,6 +110,14 @@ def test_a_store_without_a_readable_index_is_named_and_the_others_are_read(tiny,
         assert ups("store", "build", "tiny.yaml")[0] == 0 and ups("store", "verify", "runs/tiny")[0] == 0
 
 
+@pytest.mark.parametrize("damaged", [b"", b'{"data": 1', b"\xff\xfe", b"[1]", b'{"data": "long"}'])
+def test_lost_seconds_do_not_end_a_build(tiny, damaged):
+    ups("store", "build", "tiny.yaml")
+    (tiny / "seconds.json").write_bytes(damaged)
+    assert ups("store", "build", "tiny.yaml")[0] == 0
+    assert json.loads((tiny / "seconds.json").read_text())["data"] > 0
+
+
 def test_a_store_of_another_codec_is_refused_though_what_was_learned_is_kept(tiny, monkeypatch):
     ups("store", "build", "tiny.yaml")
     another = fields.CODEC + 1
