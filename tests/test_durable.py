@@ -33,6 +33,6 @@ def test_sealed_json_comes_back_and_any_changed_digit_is_found():
     for old, new in ((b"0.1", b"0.2"), (b"3", b"4"), (b"null", b"true")):
         with pytest.raises(ValueError):
             unseal(text.replace(old, new))
-    for foreign in (b"", b"{}", b"[1]", text[:-5], json.dumps(content).encode(), b"\xff\xfe"):
+    for foreign in (b"", b"{}", b"[1]", text[:-5], json.dumps(content).encode(), b"\xff\xfe", b"[" * 200_000):
         with pytest.raises(ValueError):
             unseal(foreign)

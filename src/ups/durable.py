@@ -58,7 +58,10 @@ def seal(content: Mapping[str, Any]) -> bytes:
 
 def unseal(text: bytes) -> dict[str, Any]:
     """The content of a sealed JSON file; a ValueError when it is not what was sealed."""
-    sealed = json.loads(text.decode())
+    try:
+        sealed = json.loads(text.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(sealed, dict) or set(sealed) != {"crc32", "content"} or not isinstance(sealed["content"], dict):
         raise ValueError("not a sealed JSON file")
     if sealed["crc32"] != _canonical_crc(sealed["content"]):

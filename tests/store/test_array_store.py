@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ups.durable import seal, unseal
 from ups.errors import UserError
 from ups.store import layout
 from ups.store.build import build
@@ -245,6 +246,34 @@ def test_another_key_is_refused_until_a_rebuild_is_asked_for(store_path):
     stored = ArrayStore.open(store_path, "other")["fields"].rows(torch.arange(40)).numpy()
     np.testing.assert_array_equal(stored, numbers(40, 9, 16, seed=1))
     assert len(files(store_path)) == len(before)
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"),
+    [
+        ({"arrays": None}, "'arrays' is missing"),
+        ({"key": None}, "'key' is missing"),
+        ({"arrays": [1]}, "no attribute 'items'"),
+        ({"arrays": {"fields": {}}}, "'dtype' is missing"),
+        ({"arrays": {"fields": {"dtype": "colour", "shape": [1, 2], "shards": []}}}, "colour"),
+        ({"arrays": {"fields": {"dtype": "float32", "shape": [1, 2], "shards": [{}]}}}, "missing 5 required"),
+    ],
+)
+def test_a_sealed_index_that_is_none_is_damaged(store_path, lost, why):
+    index = store_path / "index.json"
+    content = unseal(index.read_bytes()) | lost
+    index.write_bytes(seal({name: value for name, value in content.items() if value is not None}))
+    with pytest.raises(StoreDamaged, match=rf"index\.json is damaged \(.*{why}.*\); remove .*s and run the same"):
+        ArrayStore.open(store_path)
+
+
+def test_an_index_of_brackets_and_a_claim_of_nothing_are_damaged(store_path):
+    (store_path / "index.json").write_bytes(b"[" * 200_000)
+    assert "index.json is damaged (it is nested too deeply)" in verify(store_path)[0]
+    (store_path / "index.json").unlink()
+    (store_path / "partial.json").write_bytes(seal({"key": "k"}))
+    with pytest.raises(StoreDamaged, match=r"partial\.json is damaged \('arrays' is missing\)"):
+        build(store_path, "k", {"fields": InMemory(numbers(4, 3))})
 
 
 def test_copies_of_shards_in_an_unfinished_build_are_not_taken_for_shards(tmp_path, small_shards):

@@ -36,6 +36,7 @@ from ups.store.layout import (
     read_sealed,
     row_bytes,
     size_problem,
+    understood,
 )
 
 Progress = Callable[[int, int], None]
@@ -140,8 +141,9 @@ def _ours(path: Path, key: str, shapes: Shapes) -> Index | None:
         partial = read_sealed(path / PARTIAL)
         if partial is None:
             return None
-        owner, what = partial["key"], "an unfinished store"
-        held = {name: (tuple(array["shape"]), array["dtype"]) for name, array in partial["arrays"].items()}
+        with understood(path / PARTIAL):
+            owner, what = partial["key"], "an unfinished store"
+            held = {name: (tuple(array["shape"]), array["dtype"]) for name, array in partial["arrays"].items()}
     if owner != key:
         raise UserError(
             f"{path} holds {what} of other data or settings (key {owner}, wanted {key}); if it is of no more use, "

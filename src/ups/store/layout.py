@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ def read_index(path: Path) -> Index | None:
         raise UserError(
             f"{file} has format version {content.get('version')}, this program reads {VERSION}; {anew(path)}"
         )
-    arrays = {name: _array(array) for name, array in content["arrays"].items()}
+    with understood(file):
+        key, arrays = content["key"], {name: _array(array) for name, array in content["arrays"].items()}
     for name, array in arrays.items():
         width, ends = row_bytes(array.shape, array.dtype), [0]
         for shard in array.shards:
@@ -127,7 +129,7 @@ def read_index(path: Path) -> Index | None:
             ends.append(shard.first + shard.rows if whole else -1)
         if min(ends) < 0 or ends[-1] != array.shape[0]:
             raise StoreDamaged(f"{file}: the shards of {name!r} do not make up its rows", anew(path))
-    return Index(content["key"], arrays)
+    return Index(key, arrays)
 
 
 def read_sealed(file: Path) -> dict[str, Any] | None:
@@ -146,6 +148,16 @@ def read_sealed(file: Path) -> dict[str, Any] | None:
         raise StoreDamaged(f"{file} is damaged ({error})", anew(file.parent)) from error
 
 
+@contextmanager
+def understood(file: Path) -> Iterator[None]:
+    """A sealed file that lacks what is looked for within, or holds something else in its place, is damaged."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise StoreDamaged(f"{file} is damaged ({what})", anew(file.parent)) from error
+
+
 def size_problem(path: Path, shard: Shard) -> str | None:
     """What is wrong with a shard's file at first sight, or None."""
     file = path / shard.file
@@ -162,4 +174,5 @@ def content_problem(path: Path, shard: Shard, crc: int) -> str | None:
 
 
 def _array(content: dict[str, Any]) -> ArrayLayout:
-    return ArrayLayout(content["dtype"], tuple(content["shape"]), tuple(Shard(**shard) for shard in content["shards"]))
+    dtype = np.dtype(content["dtype"]).name
+    return ArrayLayout(dtype, tuple(content["shape"]), tuple(Shard(**shard) for shard in content["shards"]))
