@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from hasty import ARGUMENTS, hastily
 from tiny import tiny
 
-from ups.bench import ceilings, run, solvers, throughput
+from ups.bench import run, solvers
 from ups.bench.accuracy import seconds_to
 from ups.bench.command import measure
 from ups.bench.contestants import Entry
@@ -32,28 +33,15 @@ from ups.equations import DiffusionReaction
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid
 
-ARGUMENTS: dict[str, Any] = {
-    "tasks": ["advection"],
-    "device": "cpu",
-    "threads": 1,
-    "only": ["ours", "eager", "fno_usual"],
-    "change": lambda task: tiny(),
-}
-
 
 @pytest.fixture(scope="module", autouse=True)
-def hasty():
-    """Short blocks and small ceilings: these tests do not judge speed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(throughput, "BLOCKS", {"cpu": 2})
-        patch.setattr(throughput, "LONGEST", {"cpu": 0.02})
-        patch.setitem(ceilings._SIDE, "cpu", 128)
-        patch.setitem(ceilings._COPY, "cpu", 2**20)
+def quickly():
+    with hastily():
         yield
 
 
 @pytest.fixture(scope="module")
-def benched(tmp_path_factory, hasty):
+def benched(tmp_path_factory, quickly):
     """A bench of two seconds of training, all three contestants together."""
     out = tmp_path_factory.mktemp("bench")
     assert measure(**ARGUMENTS, seconds=0.7, out=out) == 0
@@ -168,7 +156,7 @@ def test_drawing_initial_states_is_no_part_of_the_reference_solver_s_time(tmp_pa
     task = replace(task, solver=DiffusionReaction(points=32), points=32, train=2, validation=2, test=4)
     with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0) as runtime:
         data = prepare(task, runtime, tmp_path)
-        reference, coarse = solvers.ladder(data, runtime.device)
+        reference, coarse = solvers.ladder(data, runtime)
     assert reference["points"] == 32 and coarse["points"] == 16
     assert data.seconds / 8 > 0.1 > reference["seconds"] > 0
     assert (reference["nrmse"] == 0) if long == 0 else (0 < reference["nrmse"] < 1e-6)

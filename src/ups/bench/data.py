@@ -27,6 +27,8 @@ from ups.rollout.predict import read_all
 from ups.store.fields import FieldStore
 from ups.track.progress import Progress
 
+KEPT = "results of finished contestants are kept"
+"""What one who stops the benchmark is told."""
 _CHUNK = {"cpu": 32, "cuda": 1024}
 """Trajectories solved at once, at most."""
 _CELLS = 2**22
@@ -133,7 +135,7 @@ def solved(task: Task, ids: range, runtime: Runtime) -> tuple[Float[Tensor, "N T
             fastest = min(fastest, seconds)
             out[lo : lo + rows] = averaged(task.solver, part.values, task.points)
             progress.update(min(lo + rows, len(ids)))
-            runtime.check_stop("results of finished contestants are kept")
+            runtime.check_stop(KEPT)
     return out, fastest
 
 

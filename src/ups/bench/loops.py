@@ -14,6 +14,7 @@ from ups.bench.batches import FromLoader, OnDevice
 from ups.bench.ceilings import synchronise
 from ups.bench.contestants import POINTS, Absent, Setting, Watch
 from ups.bench.counts import Counts, count_step
+from ups.bench.data import KEPT
 from ups.bench.tasks import Model
 from ups.config.schema import TrainingConfig
 from ups.distributed.parallel import compile_parts
@@ -116,7 +117,7 @@ class Loop:
         seconds, began = 0.0, time.perf_counter()
         for done in range(1, steps + 1):
             self.step(next(self.batches))
-            self.runtime.check_stop("results of finished contestants are kept")
+            self.runtime.check_stop(KEPT)
             watch.progress(done, "")
             if done % due == 0 or done == steps:
                 synchronise(self.device)

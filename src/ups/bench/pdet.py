@@ -46,6 +46,7 @@ def pdet_share(options: Options) -> dict[str, Any]:
             raise UserError(f"--pdet: {absent}") from absent
         for _ in range(BLOCKS):
             throughput.round_of(timing, runtime.device)
+            runtime.check_stop("nothing of --pdet is kept")
         rate = "bf16" if cuda else measured.used
         counts = timing.contestant.count()
         result = throughput.result(timing, task.batch_size, counts, replace(measured, used=rate))

@@ -16,6 +16,7 @@ from ups.bench.batches import OnDevice
 from ups.bench.ceilings import synchronise
 from ups.bench.contestants import POINTS, Absent, Setting, Watch
 from ups.bench.counts import Counts, count_step
+from ups.bench.data import KEPT
 from ups.fields import Batch, Grid
 from ups.models.propagator import Propagator
 
@@ -124,7 +125,7 @@ class Peer:
         clock = _Clock(self.device)
 
         def between(epoch: int) -> None:
-            self.runtime.check_stop("results of finished contestants are kept")
+            self.runtime.check_stop(KEPT)
             watch.progress(epoch * each, "")
             if epoch and (epoch % due == 0 or epoch == epochs):
                 clock.pause()

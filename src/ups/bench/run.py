@@ -24,7 +24,7 @@ from torch import nn
 from ups.bench import accuracy, ceilings, solvers, throughput
 from ups.bench.contestants import Absent, Entry, Setting
 from ups.bench.contestants import chosen as chosen_entries
-from ups.bench.data import Data, prepare
+from ups.bench.data import KEPT, Data, prepare
 from ups.bench.record import Record, device_name, machine
 from ups.bench.tasks import Model, Task
 from ups.bench.tasks import chosen as chosen_tasks
@@ -123,9 +123,11 @@ class _Bench:
             for _, group in groupby(untimed, key=lambda entry: entry.model):
                 self._time(list(group), data)
                 _release()
+                self.runtime.check_stop(KEPT)
             for entry, seed in untrained:
                 self._train(entry, seed, data)
                 _release()
+                self.runtime.check_stop(KEPT)
         return content
 
     def _announce(self, trainings: int) -> None:
@@ -167,12 +169,14 @@ class _Bench:
                     running[entry] = throughput.begin(lambda e=entry, s=setting: e.make(s), device)
                 done += 1
                 progress.update(done, entry.title)
+                self.runtime.check_stop(KEPT)
             for number in range(blocks):
                 for entry in list(running)[:: -1 if number % 2 else 1]:  # nobody always comes first
                     with self._guarded(entry, lambda e=entry: running.pop(e, None)):
                         throughput.round_of(running[entry], device)
                     done += 1
                     progress.update(done, entry.title)
+                    self.runtime.check_stop(KEPT)
         for entry, timing in running.items():
             with self._guarded(entry):
                 counts = timing.contestant.count()
@@ -200,11 +204,11 @@ class _Bench:
                 contestant.close()
 
     def _rollouts(self, model: Any, result: dict[str, Any], data: Data) -> dict[str, Any]:
-        device, content = self.runtime.device, self.record.content
+        content = self.record.content
         if "solver" not in content:
-            content["solver"] = solvers.ladder(data, device)
+            content["solver"] = solvers.ladder(data, self.runtime)
         spent = {"train": result["seconds"], "data": content["data"]["seconds"]}
-        seconds = solvers.model_seconds(model, data, device)
+        seconds = solvers.model_seconds(model, data, self.runtime)
         return solvers.comparison(content["solver"], result["rollout"]["nrmse"] or float("inf"), seconds, spent)
 
     @contextmanager

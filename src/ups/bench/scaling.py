@@ -27,6 +27,7 @@ from ups.durable import write
 from ups.equations import Advection
 from ups.track.progress import Progress
 
+KEPT = "nothing of --scaling is kept"
 BLOCKS = 3
 RANGES = {
     "cuda": {
@@ -67,7 +68,7 @@ def scale(options: Options) -> dict[str, Any]:
                     ratios.append(took / measured.roofline(counts.flop, counts.moved))
                     done += 1
                     progress.update(done, f"{name} {size}: {1e3 * took:.3g} ms")
-                    runtime.check_stop("nothing of --scaling is kept")
+                    runtime.check_stop(KEPT)
                 found["series"][name] = {
                     "sizes": list(sizes),
                     "seconds": seconds,
@@ -104,6 +105,7 @@ def step_of(sizes: dict[str, int], runtime: Runtime, folder: Path) -> tuple[floa
     timing = throughput.begin(lambda: Trained("ours", setting), runtime.device)
     for _ in range(BLOCKS):
         throughput.round_of(timing, runtime.device)
+        runtime.check_stop(KEPT)
     counts = timing.contestant.count()
     timing.contestant.close()
     return sorted(timing.real)[BLOCKS // 2], counts

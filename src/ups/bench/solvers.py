@@ -18,8 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.bench.ceilings import synchronise
-from ups.bench.data import Data, averaged
+from ups.bench.data import KEPT, Data, averaged
 from ups.bench.tasks import DATA_SEED
+from ups.distributed.runtime import Runtime
 from ups.fields import Batch, Grid
 from ups.metrics import nrmse
 from ups.models.propagator import Propagator
@@ -39,9 +40,9 @@ LEVELS = 5
 FEWEST_POINTS = 16
 
 
-def ladder(data: Data, device: torch.device) -> list[dict[str, Any]]:
+def ladder(data: Data, runtime: Runtime) -> list[dict[str, Any]]:
     """The solver on ever coarser grids: points, nRMSE, seconds a trajectory; the reference's grid comes first."""
-    task = data.task
+    task, device = data.task, runtime.device
     ids = data.test_ids[: TRAJECTORIES[device.type]]
     start = task.solver.solve(DATA_SEED, ids, task.times[:1], device)
     batch = Batch(
@@ -57,25 +58,37 @@ def ladder(data: Data, device: torch.device) -> list[dict[str, Any]]:
     truth = data.test.values[: len(ids), 1:]
     rows = []
     if data.solver_seconds * max(BATCHES[device.type]) > LONG:
-        seconds = min(data.solver_seconds, _by_interval(data, batch, device))
+        seconds = min(data.solver_seconds, _by_interval(data, batch, runtime))
         rows.append({"points": task.reference, "nrmse": 0.0, "seconds": seconds})  # it is the truth
     for level in range(len(rows), LEVELS):
         points = task.reference // 2**level
         if points < FEWEST_POINTS:
             break
-        solved, seconds = fastest(lambda part, p=points: task.solver.coarse(part, p), batch, device)
+        solved, seconds = fastest(stoppable(lambda part, p=points: task.solver.coarse(part, p), runtime), batch, device)
         frames = _stored(data, solved.cpu(), points)[:, 1:]
         error = float(nrmse(frames, truth).mean())
         rows.append({"points": points, "nrmse": error, "seconds": seconds})
     return rows
 
 
-def _by_interval(data: Data, batch: Batch, device: torch.device) -> float:
+def _by_interval(data: Data, batch: Batch, runtime: Runtime) -> float:
     """Seconds a trajectory on the reference's grid, as if every interval between frames took as long as the first:
     for solvers that took long for the data, and whose chunks there were smaller than the batches tried here.
     """
     task, first = data.task, replace(batch, times=batch.times[:, :2])
-    return (task.frames - 1) * fastest(lambda part: task.solver.coarse(part, task.reference), first, device)[1]
+    work = stoppable(lambda part: task.solver.coarse(part, task.reference), runtime)
+    return (task.frames - 1) * fastest(work, first, runtime.device)[1]
+
+
+def stoppable(work: Callable[[Batch], Tensor], runtime: Runtime) -> Callable[[Batch], Tensor]:
+    """The same work, after which a wish to stop is heard."""
+
+    def heard(part: Batch) -> Tensor:
+        result = work(part)
+        runtime.check_stop(KEPT)
+        return result
+
+    return heard
 
 
 def _stored(data: Data, values: Float[Tensor, "N T *space C"], points: int) -> Float[Tensor, "N T *space2 C"]:
@@ -132,9 +145,9 @@ def _rows(batch: Batch, rows: Int[Tensor, " n"]) -> Batch:
 
 
 @torch.no_grad()
-def model_seconds(model: Propagator, data: Data, device: torch.device) -> float:
+def model_seconds(model: Propagator, data: Data, runtime: Runtime) -> float:
     """Seconds a trajectory of whole rollouts of a trained model, from fields that are on the device to such fields."""
-    learned, steps = data.learned, data.task.frames - 1
+    learned, steps, device = data.learned, data.task.frames - 1, runtime.device
     count = min(TRAJECTORIES[device.type], len(data.test))
     start = data.test.select(range(count)).to(device, torch.float32)
 
@@ -147,7 +160,7 @@ def model_seconds(model: Propagator, data: Data, device: torch.device) -> float:
         states = roll_out(model, learned.spec.name, history, static, parameters, lead, part.grid, steps)
         return learned.normaliser.physical(torch.stack(list(states), 1))
 
-    return fastest(work, start, device)[1]
+    return fastest(stoppable(work, runtime), start, device)[1]
 
 
 def comparison(rows: list[dict[str, Any]], error: float, seconds: float, spent: dict[str, float]) -> dict[str, Any]:

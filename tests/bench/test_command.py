@@ -1,0 +1,68 @@
+"""`ups bench` as a command: stopped, called again, called twice at once, called with nonsense."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hasty import ARGUMENTS, hastily
+from tiny import tiny_setting
+
+from ups.bench import pdet, solvers, throughput
+from ups.bench.command import measure
+from ups.bench.loops import Loop
+from ups.errors import Stopped
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quickly():
+    with hastily():
+        yield
+
+
+@pytest.fixture
+def signalled(monkeypatch):
+    """Blocks of steps, each of which sends this process a SIGTERM; how many there were."""
+    rounds: list[int] = []
+    round_of = throughput.round_of
+
+    def timed(timing: throughput.Timing, device: torch.device) -> None:
+        round_of(timing, device)
+        rounds.append(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(throughput, "round_of", timed)
+    return rounds
+
+
+def rows(out: Path) -> dict[str, Any]:
+    return json.loads((out / "advection.json").read_text())["contestants"]
+
+
+def test_a_signal_is_heard_after_the_block_that_is_being_timed(tmp_path, signalled):
+    with pytest.raises(Stopped, match="results of finished contestants are kept"):
+        measure(**ARGUMENTS, seconds=0, out=tmp_path)
+    assert len(signalled) == 1
+    assert all("why" not in row for row in rows(tmp_path).values()), "who stops is not who fails"
+
+
+def test_a_signal_is_heard_while_the_plain_transformer_is_timed(tmp_path, signalled):
+    with torch.compiler.set_stance("force_eager"), pytest.raises(Stopped, match="nothing of --pdet is kept"):
+        measure(device="cpu", threads=1, pdet=True, out=tmp_path)
+    assert len(signalled) == 1 < pdet.BLOCKS
+
+
+def test_a_wish_to_stop_is_heard_while_solvers_and_rollouts_are_timed(tmp_path):
+    with tiny_setting(tmp_path) as setting:
+        contestant = Loop("ours", setting, "gather", averaged=False)
+        setting.runtime.stop.asked = True
+        with pytest.raises(Stopped, match="results of finished contestants are kept"):
+            solvers.ladder(setting.data, setting.runtime)
+        with pytest.raises(Stopped, match="results of finished contestants are kept"):
+            solvers.model_seconds(contestant.trained(), setting.data, setting.runtime)
+        contestant.close()
