@@ -16,7 +16,7 @@ from tiny import tiny_setting
 from ups.bench import pdet, solvers, throughput
 from ups.bench.command import measure
 from ups.bench.loops import Loop
-from ups.errors import Stopped
+from ups.errors import Stopped, UserError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,3 +66,17 @@ def test_a_wish_to_stop_is_heard_while_solvers_and_rollouts_are_timed(tmp_path):
         with pytest.raises(Stopped, match="results of finished contestants are kept"):
             solvers.model_seconds(contestant.trained(), setting.data, setting.runtime)
         contestant.close()
+
+
+def test_ways_timed_in_different_calls_are_not_compared(tmp_path):
+    for key in ("ours", "eager"):
+        assert measure(**ARGUMENTS | {"only": [key]}, seconds=0, out=tmp_path) == 0
+    found = rows(tmp_path)
+    assert all("throughput" in found[key] for key in ("ours", "eager"))
+    assert "timed in turn" not in (tmp_path / "bench.md").read_text()
+
+
+def test_other_threads_are_other_settings(tmp_path):
+    assert measure(**ARGUMENTS | {"only": ["ours"]}, seconds=0, out=tmp_path) == 0
+    with pytest.raises(UserError, match="results of other settings"):
+        measure(**ARGUMENTS | {"only": ["eager"], "threads": 2}, seconds=0, out=tmp_path)

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -93,6 +94,7 @@ class _Bench:
             "task": described,
             "seconds": options.seconds,
             "device": device_name(runtime.device),
+            "threads": runtime.threads,
             "torch": torch.__version__,
             "compile": options.compile,
             "precision": ceilings.single_precision(runtime.device),
@@ -153,7 +155,8 @@ class _Bench:
         return Setting(data, self.runtime, seed, steps, self.work)
 
     def _time(self, entries: Sequence[Entry], data: Data) -> None:
-        """Throughput of some contestants, block by block in turn."""
+        """Throughput of some contestants, block by block in turn: one session, whose mark their rows carry."""
+        session = datetime.now(UTC).isoformat()
         device, measured = self.runtime.device, self.ceilings
         assert measured is not None
         self.record.content["ceilings"] = measured.to_dict()
@@ -183,7 +186,8 @@ class _Bench:
                 row = self.record.row(entry.key)
                 row["git"] = self.record.content["machine"]["git"]
                 row["parameters"] = _real_numbers(timing.contestant.module)
-                row["throughput"] = throughput.result(timing, self.task.batch(entry.model), counts, measured)
+                speed = throughput.result(timing, self.task.batch(entry.model), counts, measured)
+                row["throughput"] = speed | {"session": session}
                 timing.contestant.close()
 
     def _train(self, entry: Entry, seed: int, data: Data) -> None:

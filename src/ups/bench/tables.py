@@ -100,11 +100,13 @@ def _spread(errors: list[float | None]) -> str:
 
 
 def speedups(content: Mapping[str, Any]) -> list[str]:
-    """Sentences: our throughput over that of the same model run otherwise, and error at equal time over theirs."""
+    """Sentences: our throughput over that of the same model run otherwise, where blocks of both were timed in turn, and
+    error at equal time over theirs.
+    """
     rows = content["contestants"]
 
-    def blocks(key: str) -> list[float]:
-        return rows.get(key, {}).get("throughput", {}).get("blocks", [])
+    def timed(key: str) -> Mapping[str, Any]:
+        return rows.get(key, {}).get("throughput", {})
 
     def trained(key: str) -> tuple[float, float] | None:
         runs = rows.get(key, {}).get("runs", {}).values()
@@ -114,9 +116,9 @@ def speedups(content: Mapping[str, Any]) -> list[str]:
     lines = []
     for own, prefix, label in SIZES:
         for other, name in WAYS:
-            fast, slow = blocks(own), blocks(prefix + other)
-            if fast and slow and len(fast) == len(slow):
-                ratios = sorted(b / a for a, b in zip(fast, slow, strict=True))
+            fast, slow = timed(own), timed(prefix + other)
+            if fast and slow and fast.get("session") == slow.get("session") is not None:
+                ratios = sorted(b / a for a, b in zip(fast["blocks"], slow["blocks"], strict=True))
                 lines.append(
                     f"Our step{label} trains on {median(ratios):.2f} times the samples a second of {name} "
                     f"({ratios[0]:.2f} to {ratios[-1]:.2f} over blocks timed in turn)."
