@@ -80,3 +80,35 @@ def test_other_threads_are_other_settings(tmp_path):
     assert measure(**ARGUMENTS | {"only": ["ours"]}, seconds=0, out=tmp_path) == 0
     with pytest.raises(UserError, match="results of other settings"):
         measure(**ARGUMENTS | {"only": ["eager"], "threads": 2}, seconds=0, out=tmp_path)
+
+
+def test_again_replaces_the_chosen_contestants_and_keeps_the_others(tmp_path):
+    arguments = ARGUMENTS | {"only": ["ours", "fno_usual"]}
+    assert measure(**arguments, seconds=0.1, out=tmp_path) == 0
+    before = rows(tmp_path)
+    assert measure(**arguments | {"only": ["fno_usual"]}, seconds=0.1, out=tmp_path, again=True) == 0
+    after = rows(tmp_path)
+    assert after["ours"] == before["ours"]
+    for part in ("throughput", "runs", "rollouts"):
+        assert after["fno_usual"][part] != before["fno_usual"][part]
+    assert measure(**arguments | {"only": ["ours"]}, seconds=0, out=tmp_path, again=True) == 0
+    assert list(rows(tmp_path)) == ["ours"], "other settings replace everything"
+
+
+def test_again_that_is_stopped_keeps_what_it_did_not_measure(tmp_path, signalled, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", lambda *_: None)
+        assert measure(**ARGUMENTS, seconds=0, out=tmp_path) == 0
+    before = rows(tmp_path)
+    with pytest.raises(Stopped):
+        measure(**ARGUMENTS, seconds=0, out=tmp_path, again=True)
+    assert rows(tmp_path) == before
+
+
+def test_again_that_fails_leaves_no_old_result_in_the_row_that_says_so(tmp_path, monkeypatch):
+    arguments = ARGUMENTS | {"only": ["eager"]}
+    assert measure(**arguments, seconds=0, out=tmp_path) == 0
+    monkeypatch.setattr(Loop, "count", lambda self: 1 // 0)
+    assert measure(**arguments, seconds=0, out=tmp_path, again=True) == 1
+    why = "ZeroDivisionError: integer division or modulo by zero"
+    assert rows(tmp_path)["eager"] == {"title": "ours, eager", "state": "failed", "why": why}

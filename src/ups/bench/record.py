@@ -16,21 +16,29 @@ from ups.track.environment import cpu_model, environment
 
 
 class Record:
-    """One task's results. `content` is what the file holds; `save` after every change."""
+    """One task's results. `content` is what the file holds; `save` after every change.
+
+    With `again`, results of other settings are forgotten; those of the same settings stay until `renewed`.
+    """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], again: bool) -> None:
         self.path = path
         self.content: dict[str, Any] = {"settings": dict(settings), "contestants": {}}
-        if path.exists() and not again:
-            found = read(path)
-            if found.get("settings") != json.loads(json.dumps(settings)):
-                raise UserError(
-                    f"{path} holds results of other settings; choose another --out, or --again to replace them"
-                )
+        if not path.exists():
+            return
+        found = read(path)
+        if found.get("settings") == json.loads(json.dumps(settings)):
             self.content = found
+        elif not again:
+            raise UserError(f"{path} holds results of other settings; choose another --out, or --again to replace them")
 
     def row(self, key: str) -> dict[str, Any]:
         return self.content["contestants"].setdefault(key, {})
+
+    def renewed(self, key: str) -> dict[str, Any]:
+        """An empty row in the place of the one there was."""
+        self.content["contestants"][key] = {}
+        return self.content["contestants"][key]
 
     def save(self) -> None:
         write(self.path, (json.dumps(self.content, indent=1) + "\n").encode())

@@ -100,18 +100,26 @@ class _Bench:
             "precision": ceilings.single_precision(runtime.device),
         }
         self.record = Record(options.out / f"{task.name}.json", settings, options.again)
+        known = self.record.content["contestants"]
+        self.anew = {entry.key for entry in self.entries if options.again and entry.key in known}
+        """Whose old results are replaced when there are new ones: who stops before keeps them."""
+        kept = [row for key, row in known.items() if key not in self.anew]
+        self.solve = options.again and not any("rollouts" in row for row in kept)
+        """Whether solvers are timed anew: not while rollouts that were compared with the old times stay."""
         key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
         self.work = options.out / "work" / f"{task.name}-{runtime.device.type}-{key}"
         self.work.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> dict[str, Any]:
         content = self.record.content
-        untimed = [entry for entry in self.entries if "throughput" not in self.record.row(entry.key)]
+        untimed = [e for e in self.entries if e.key in self.anew or "throughput" not in self.record.row(e.key)]
         untrained = [(entry, seed) for entry in self.entries for seed in self._seeds(entry)]
         absent = {e.key for e in untimed if self.record.row(e.key).get("state") == "absent" and not self.options.only}
+        absent -= self.anew
         if any(entry.key not in absent for entry in (*untimed, *(entry for entry, _ in untrained))):
             for entry in (*untimed, *(entry for entry, _ in untrained)):
-                self.record.row(entry.key).pop("state", None)
+                if entry.key not in self.anew:
+                    self.record.row(entry.key).pop("state", None)
             content["machine"] = machine(self.runtime.device)
             commands = content.setdefault("commands", [])
             commands += [self.options.command] if self.options.command not in commands else []
@@ -145,7 +153,7 @@ class _Bench:
         """For which seeds a contestant is still to be trained."""
         if not entry.trained or not self.options.seconds:
             return []
-        done = self.record.row(entry.key).get("runs", {})
+        done = {} if entry.key in self.anew else self.record.row(entry.key).get("runs", {})
         return [seed for seed in self.options.seeds if str(seed) not in done]
 
     def _setting(self, entry: Entry, data: Data, seed: int, steps: int) -> Setting:
@@ -183,7 +191,7 @@ class _Bench:
         for entry, timing in running.items():
             with self._guarded(entry):
                 counts = timing.contestant.count()
-                row = self.record.row(entry.key)
+                row = self._row(entry)
                 row["git"] = self.record.content["machine"]["git"]
                 row["parameters"] = _real_numbers(timing.contestant.module)
                 speed = throughput.result(timing, self.task.batch(entry.model), counts, measured)
@@ -209,30 +217,36 @@ class _Bench:
 
     def _rollouts(self, model: Any, result: dict[str, Any], data: Data) -> dict[str, Any]:
         content = self.record.content
-        if "solver" not in content:
+        if self.solve or "solver" not in content:
             content["solver"] = solvers.ladder(data, self.runtime)
+            self.solve = False
         spent = {"train": result["seconds"], "data": content["data"]["seconds"]}
         seconds = solvers.model_seconds(model, data, self.runtime)
         return solvers.comparison(content["solver"], result["rollout"]["nrmse"] or float("inf"), seconds, spent)
 
+    def _row(self, entry: Entry) -> dict[str, Any]:
+        """Where to write what was found of a contestant; what is to be replaced is gone from it."""
+        row = self.record.renewed(entry.key) if entry.key in self.anew else self.record.row(entry.key)
+        self.anew.discard(entry.key)
+        row["title"] = entry.title
+        return row
+
     @contextmanager
     def _guarded(self, entry: Entry, drop: Callable[[], Any] = lambda: None) -> Iterator[None]:
         """What goes wrong within is written into the contestant's row; the bench goes on."""
-        row = self.record.row(entry.key)
-        row["title"] = entry.title
         try:
             yield
-            if row.get("state") != "failed":
+            if entry.key not in self.anew and (row := self._row(entry)).get("state") != "failed":
                 row["state"] = "done"
                 row.pop("why", None)
         except (Stopped, KeyboardInterrupt):
             raise
         except Absent as absent:
-            row |= {"state": "absent", "why": str(absent)}
+            self._row(entry).update(state="absent", why=str(absent))
             drop()
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
-            row |= {"state": "failed", "why": f"{type(error).__name__}: {first}"}
+            self._row(entry).update(state="failed", why=f"{type(error).__name__}: {first}")
             with (self.options.out / "failures.log").open("a") as log:
                 log.write(f"{self.task.name}, {entry.title}\n{traceback.format_exc()}\n")
             drop()

@@ -35,7 +35,7 @@ def bench(
         bool, typer.Option("--scaling", help="Instead: a step's time while trajectories, points and width double.")
     ] = False,
     pdet: Annotated[bool, typer.Option("--pdet", help="Instead: pdet_stack at width 1024 in bfloat16.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what is there already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure the chosen contestants anew.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; all cores.")] = None,
     tf32: Annotated[
         bool, typer.Option("--tf32/--no-tf32", help="Let a GPU round factors of float32 products, for everyone.")
