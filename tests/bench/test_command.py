@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -112,3 +114,22 @@ def test_again_that_fails_leaves_no_old_result_in_the_row_that_says_so(tmp_path,
     assert measure(**arguments, seconds=0, out=tmp_path, again=True) == 1
     why = "ZeroDivisionError: integer division or modulo by zero"
     assert rows(tmp_path)["eager"] == {"title": "ours, eager", "state": "failed", "why": why}
+
+
+@pytest.mark.parametrize("special", [{}, {"scaling": True}, {"pdet": True}])
+def test_a_folder_in_use_by_another_bench_is_refused(tmp_path, special):
+    holder = (
+        f"from pathlib import *\nfrom ups.bench.record import *\nwith owned({tmp_path!r}): print(1, flush=1); input()"
+    )
+    with Popen([sys.executable, "-c", holder], stdin=PIPE, stdout=PIPE) as other:
+        assert other.stdout and other.stdout.readline() == b"1\n"
+        with pytest.raises(UserError, match=f"^{tmp_path} is in use by another process; choose another --out$"):
+            measure(**ARGUMENTS, **special, seconds=0, out=tmp_path)
+        other.communicate(b"\n")
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"^cannot write to .*: Not a directory; choose another --out$"):
+        measure(**ARGUMENTS, seconds=0, out=tmp_path / "file" / "bench")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ups.bench.plots import draw
-from ups.bench.record import read
+from ups.bench.record import owned, read
 from ups.bench.run import Options, bench, failed
 from ups.bench.tables import COLUMNS, ROLLOUT_COLUMNS, markdown, rollout_rows, rows, speedups
 from ups.bench.tasks import TASKS, Task
@@ -55,8 +55,15 @@ def measure(
         compile=compiled,
         command=command,
     )
-    if scaling or pdet:
-        return _special(options, scaling, pdet, as_json)
+    with owned(out):
+        if scaling or pdet:
+            return _special(options, scaling, pdet, as_json)
+        return _usual(options, as_json, change)
+
+
+def _usual(options: Options, as_json: bool, change: Callable[[Task], Task]) -> int:
+    """Contestants beside each other, task by task."""
+    out = options.out
     found = bench(options, change)
     known = {name: read(out / f"{name}.json") for name in TASKS if (out / f"{name}.json").exists()}
     write(out / "bench.md", (markdown(known) + "\n").encode())

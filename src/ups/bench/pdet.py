@@ -27,7 +27,6 @@ BLOCKS = 5
 
 def pdet_share(options: Options) -> dict[str, Any]:
     """Measure and write `pdet.json`: GFLOP of a step over its time, over the measured bf16 rate."""
-    options.out.mkdir(parents=True, exist_ok=True)
     # A transformer's norms and gates are many passes over memory between the products: compiling fuses them.
     with Runtime.start(options.runtime.model_copy(update={"compile": True}), options.seeds[0]) as runtime:
         cuda = runtime.device.type == "cuda"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ups.distributed.claim import claimed
 from ups.durable import write
 from ups.errors import UserError
 from ups.track.environment import cpu_model, environment
@@ -42,6 +44,17 @@ class Record:
 
     def save(self) -> None:
         write(self.path, (json.dumps(self.content, indent=1) + "\n").encode())
+
+
+@contextmanager
+def owned(out: Path) -> Iterator[None]:
+    """The folder of results, made if need be, ours alone while we work in it."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(claimed(out))
+        except UserError as error:
+            raise UserError(f"{str(error).rpartition(';')[0]}; choose another --out") from error
+        yield
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -65,7 +65,6 @@ class Options:
 def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) -> dict[str, dict[str, Any]]:
     """Do whatever of the benchmark is not done yet; all that is known, by task. `change` makes tasks smaller."""
     tasks = [change(task) for task in chosen_tasks(options.tasks, options.quick)]
-    options.out.mkdir(parents=True, exist_ok=True)
     found = {}
     with Runtime.start(options.runtime, options.seeds[0]) as runtime:
         for task in tasks:

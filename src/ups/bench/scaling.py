@@ -51,7 +51,6 @@ CENTRE = {
 
 def scale(options: Options) -> dict[str, Any]:
     """Measure, write `scaling.json` and `scaling.png`, and say it in a table."""
-    options.out.mkdir(parents=True, exist_ok=True)
     with Runtime.start(options.runtime, options.seeds[0]) as runtime:
         kind = runtime.device.type
         ranges, centre = RANGES[kind], CENTRE[kind]
