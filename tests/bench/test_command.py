@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
+from dataclasses import replace
 from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
 import torch
 from hasty import ARGUMENTS, hastily
-from tiny import tiny_setting
+from tiny import tiny, tiny_setting
 
 from ups.bench import pdet, solvers, throughput
 from ups.bench.command import measure
 from ups.bench.loops import Loop
+from ups.bench.record import owned
+from ups.bench.tasks import chosen
 from ups.errors import Stopped, UserError
 
 
@@ -118,14 +119,9 @@ def test_again_that_fails_leaves_no_old_result_in_the_row_that_says_so(tmp_path,
 
 @pytest.mark.parametrize("special", [{}, {"scaling": True}, {"pdet": True}])
 def test_a_folder_in_use_by_another_bench_is_refused(tmp_path, special):
-    holder = (
-        f"from pathlib import *\nfrom ups.bench.record import *\nwith owned({tmp_path!r}): print(1, flush=1); input()"
-    )
-    with Popen([sys.executable, "-c", holder], stdin=PIPE, stdout=PIPE) as other:
-        assert other.stdout and other.stdout.readline() == b"1\n"
-        with pytest.raises(UserError, match=f"^{tmp_path} is in use by another process; choose another --out$"):
-            measure(**ARGUMENTS, **special, seconds=0, out=tmp_path)
-        other.communicate(b"\n")
+    in_use = f"^{tmp_path} is in use by another process; choose another --out$"
+    with owned(tmp_path), pytest.raises(UserError, match=in_use):
+        measure(**ARGUMENTS, **special, seconds=0, out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
@@ -133,3 +129,36 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^cannot write to .*: Not a directory; choose another --out$"):
         measure(**ARGUMENTS, seconds=0, out=tmp_path / "file" / "bench")
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"contestants": []}', '{"contestants": {"ours": 1}}', "{"])
+def test_a_file_that_is_no_benchmark_is_refused_before_anything_is_measured(tmp_path, text):
+    arguments = ARGUMENTS | {"only": ["eager"]}
+    own, other = tmp_path / "advection.json", tmp_path / "burgers.json"
+    own.write_text(text)
+    with pytest.raises(
+        UserError, match=r"advection\.json is not the JSON of a benchmark \(.*\); remove it or use --again$"
+    ):
+        measure(**arguments, seconds=0, out=tmp_path)
+    other.write_text(text)
+    with pytest.raises(UserError, match=r"burgers\.json is not the JSON of a benchmark \(.*\); remove it$"):
+        measure(**arguments, seconds=0, out=tmp_path, again=True)
+    assert own.read_text() == other.read_text() == text
+
+
+def test_a_file_that_is_no_benchmark_is_replaced_if_asked(tmp_path):
+    (tmp_path / "advection.json").write_text("[]")
+    assert measure(**ARGUMENTS | {"only": ["eager"]}, seconds=0, out=tmp_path, again=True) == 0
+    assert list(rows(tmp_path)) == ["eager"]
+
+
+def test_the_files_of_all_tasks_are_looked_at_before_the_first_is_measured(tmp_path):
+    (tmp_path / "burgers.json").write_text("[]")
+    both = {"tasks": ["advection", "burgers"], "change": lambda task: replace(tiny(), name=task.name)}
+    with pytest.raises(UserError, match=r"burgers\.json is not the JSON of a benchmark"):
+        measure(**ARGUMENTS | both, seconds=0, out=tmp_path)
+    assert not (tmp_path / "advection.json").exists()
+
+
+def test_a_task_named_twice_is_measured_once():
+    assert [task.name for task in chosen(["burgers", "advection", "burgers"], quick=False)] == ["burgers", "advection"]

@@ -15,7 +15,7 @@ from ups.bench.plots import draw
 from ups.bench.record import owned, read
 from ups.bench.run import Options, bench, failed
 from ups.bench.tables import COLUMNS, ROLLOUT_COLUMNS, markdown, rollout_rows, rows, speedups
-from ups.bench.tasks import TASKS, Task
+from ups.bench.tasks import TASKS, Task, chosen
 from ups.durable import write
 
 QUICK_SECONDS, SECONDS = 8.0, 60.0
@@ -64,8 +64,10 @@ def measure(
 def _usual(options: Options, as_json: bool, change: Callable[[Task], Task]) -> int:
     """Contestants beside each other, task by task."""
     out = options.out
+    others = _others(options)
     found = bench(options, change)
-    known = {name: read(out / f"{name}.json") for name in TASKS if (out / f"{name}.json").exists()}
+    known = others | found
+    known = {name: known[name] for name in TASKS if name in known}
     write(out / "bench.md", (markdown(known) + "\n").encode())
     pictures = [path for task, content in found.items() for path in draw(task, content, out)]
     problems = failed(found)
@@ -78,6 +80,13 @@ def _usual(options: Options, as_json: bool, change: Callable[[Task], Task]) -> i
     for problem in problems:
         print(f"failed: {problem}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def _others(options: Options) -> dict[str, dict[str, Any]]:
+    """What the folder holds of tasks that are not measured now."""
+    measured = {task.name for task in chosen(options.tasks, options.quick)}
+    files = {name: options.out / f"{name}.json" for name in TASKS if name not in measured}
+    return {name: read(path) for name, path in files.items() if path.exists()}
 
 
 def _special(options: Options, scaling: bool, pdet: bool, as_json: bool) -> int:

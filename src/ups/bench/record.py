@@ -20,7 +20,8 @@ from ups.track.environment import cpu_model, environment
 class Record:
     """One task's results. `content` is what the file holds; `save` after every change.
 
-    With `again`, results of other settings are forgotten; those of the same settings stay until `renewed`.
+    With `again`, a file of other settings, or that is none, is forgotten; rows of the same settings stay until
+    `renewed`.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], again: bool) -> None:
@@ -28,7 +29,12 @@ class Record:
         self.content: dict[str, Any] = {"settings": dict(settings), "contestants": {}}
         if not path.exists():
             return
-        found = read(path)
+        try:
+            found = read(path)
+        except UserError as error:
+            if again:
+                return
+            raise UserError(f"{error} or use --again") from error
         if found.get("settings") == json.loads(json.dumps(settings)):
             self.content = found
         elif not again:
@@ -58,10 +64,15 @@ def owned(out: Path) -> Iterator[None]:
 
 
 def read(path: Path) -> dict[str, Any]:
+    """A file of results; one that is something else is refused."""
     try:
-        return json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except ValueError as error:
         raise UserError(f"{path} is not the JSON of a benchmark ({error}); remove it") from error
+    contestants = found.get("contestants") if isinstance(found, dict) else None
+    if not isinstance(contestants, dict) or not all(isinstance(row, dict) for row in contestants.values()):
+        raise UserError(f"{path} is not the JSON of a benchmark (it has no contestants); remove it")
+    return found
 
 
 def device_name(device: torch.device) -> str:

@@ -67,8 +67,9 @@ def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) 
     tasks = [change(task) for task in chosen_tasks(options.tasks, options.quick)]
     found = {}
     with Runtime.start(options.runtime, options.seeds[0]) as runtime:
-        for task in tasks:
-            found[task.name] = _Bench(options, task, runtime).run()
+        # All files are looked at before anything is measured.
+        for each in [_Bench(options, task, runtime) for task in tasks]:
+            found[each.task.name] = each.run()
     return found
 
 

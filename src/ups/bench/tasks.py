@@ -207,9 +207,9 @@ _QUICK = {
 
 
 def chosen(names: Sequence[str], quick: bool) -> list[Task]:
-    """The tasks named; all of them if none is, and of the quick ones only the first."""
+    """The tasks named, each once; all of them if none is, and of the quick ones only the first."""
     known = _QUICK if quick else TASKS
     for name in names:
         if name not in known:
             raise UserError(f"there is no benchmark {name!r}; use {', '.join(known)}")
-    return [known[name] for name in names or (["burgers"] if quick else list(known))]
+    return [known[name] for name in dict.fromkeys(names or (["burgers"] if quick else known))]
