@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from dataclasses import replace
@@ -13,12 +14,14 @@ import pytest
 import torch
 from hasty import ARGUMENTS, hastily
 from tiny import tiny, tiny_setting
+from typer.testing import CliRunner
 
 from ups.bench import pdet, solvers, throughput
 from ups.bench.command import measure
 from ups.bench.loops import Loop
 from ups.bench.record import owned
 from ups.bench.tasks import chosen
+from ups.cli.main import app
 from ups.errors import Stopped, UserError
 
 
@@ -162,3 +165,25 @@ def test_the_files_of_all_tasks_are_looked_at_before_the_first_is_measured(tmp_p
 
 def test_a_task_named_twice_is_measured_once():
     assert [task.name for task in chosen(["burgers", "advection", "burgers"], quick=False)] == ["burgers", "advection"]
+
+
+def test_a_seed_given_twice_counts_once(tmp_path, capsys):
+    assert measure(**ARGUMENTS | {"only": ["eager"]}, seconds=0.1, seeds=(1, 0, 1), out=tmp_path) == 0
+    assert list(rows(tmp_path)["eager"]["runs"]) == ["1", "0"]
+    assert capsys.readouterr().out.count("training ours, eager on advection: ") == 2
+
+
+def test_a_seed_that_no_generator_takes_is_refused(tmp_path):
+    answer = CliRunner().invoke(app, ["bench", "--seed", "99999999999999999999999", "--out", str(tmp_path)])
+    assert answer.exit_code == 2 and "less than or equal to 2147483647" in answer.output
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan])
+def test_endless_training_is_refused(tmp_path, seconds):
+    with pytest.raises(UserError, match=f"--seconds {seconds}: .* give a finite number of seconds"):
+        measure(**ARGUMENTS, seconds=seconds, out=tmp_path)
+
+
+def test_a_choice_that_leaves_nothing_to_measure_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--only small: burgers with --quick has no such model; choose other"):
+        measure(quick=True, only=["small"], device="cpu", out=tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from ups.bench.run import Options, bench, failed
 from ups.bench.tables import COLUMNS, ROLLOUT_COLUMNS, markdown, rollout_rows, rows, speedups
 from ups.bench.tasks import TASKS, Task, chosen
 from ups.durable import write
+from ups.errors import UserError
 
 QUICK_SECONDS, SECONDS = 8.0, 60.0
 
@@ -41,11 +43,13 @@ def measure(
     change: Callable[[Task], Task] = lambda task: task,
 ) -> int:
     """Measure, write and print; the exit code: 1 if a contestant failed."""
+    if seconds is not None and not math.isfinite(seconds):
+        raise UserError(f"--seconds {seconds}: nobody trains that long; give a finite number of seconds")
     options = Options(
         tasks=tuple(tasks),
         quick=quick,
         seconds=(QUICK_SECONDS if quick else SECONDS) if seconds is None else seconds,
-        seeds=tuple(seeds),
+        seeds=tuple(dict.fromkeys(seeds)),
         device=device,
         out=out,
         only=tuple(only),

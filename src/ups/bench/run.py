@@ -31,7 +31,7 @@ from ups.bench.tasks import Model, Task
 from ups.bench.tasks import chosen as chosen_tasks
 from ups.config.schema import RuntimeConfig
 from ups.distributed.runtime import Runtime
-from ups.errors import Stopped
+from ups.errors import Stopped, UserError
 from ups.track.progress import Progress
 
 FOREVER = 10**6
@@ -65,6 +65,10 @@ class Options:
 def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) -> dict[str, dict[str, Any]]:
     """Do whatever of the benchmark is not done yet; all that is known, by task. `change` makes tasks smaller."""
     tasks = [change(task) for task in chosen_tasks(options.tasks, options.quick)]
+    if not any(chosen_entries(options.only, task, options.quick) for task in tasks):
+        names, where = ", ".join(options.only), ", ".join(task.name for task in tasks)
+        where += " with --quick" if options.quick else ""
+        raise UserError(f"--only {names}: {where} has no such model; choose other contestants or tasks")
     found = {}
     with Runtime.start(options.runtime, options.seeds[0]) as runtime:
         # All files are looked at before anything is measured.

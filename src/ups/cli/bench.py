@@ -22,7 +22,8 @@ def bench(
         typer.Option("--seconds", min=0, help="Training time of each; 60, or 8 with --quick; 0: throughput only."),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option("--seed", min=0, help="Of weights and order of samples; repeat it for several.")
+        list[int] | None,
+        typer.Option("--seed", min=0, max=2**31 - 1, help="Of weights and order of samples; repeat it for several."),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device")] = "auto",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results go, and are found again.")] = Path(
