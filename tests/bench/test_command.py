@@ -18,9 +18,11 @@ from typer.testing import CliRunner
 
 from ups.bench import pdet, solvers, throughput
 from ups.bench.command import measure
+from ups.bench.contestants import Watch
 from ups.bench.loops import Loop
 from ups.bench.record import owned
 from ups.bench.tasks import chosen
+from ups.bench.trained import Trained
 from ups.cli.main import app
 from ups.errors import Stopped, UserError
 
@@ -71,6 +73,15 @@ def test_a_wish_to_stop_is_heard_while_solvers_and_rollouts_are_timed(tmp_path):
             solvers.ladder(setting.data, setting.runtime)
         with pytest.raises(Stopped, match="results of finished contestants are kept"):
             solvers.model_seconds(contestant.trained(), setting.data, setting.runtime)
+        contestant.close()
+
+
+def test_a_training_that_is_stopped_does_not_promise_what_goes_with_its_folder(tmp_path):
+    with tiny_setting(tmp_path) as setting:
+        contestant = Trained("ours", setting)
+        setting.runtime.stop.asked = True
+        with pytest.raises(Stopped, match=r"^results of finished contestants are kept$"):
+            contestant.train(Watch(lambda step, seconds, model: 0.0, lambda step, text: None))
         contestant.close()
 
 
@@ -187,3 +198,7 @@ def test_endless_training_is_refused(tmp_path, seconds):
 def test_a_choice_that_leaves_nothing_to_measure_is_refused(tmp_path):
     with pytest.raises(UserError, match="--only small: burgers with --quick has no such model; choose other"):
         measure(quick=True, only=["small"], device="cpu", out=tmp_path)
+
+
+def test_the_help_says_that_a_cpu_is_given_a_small_transformer():
+    assert "(on a CPU a small one)" in " ".join(CliRunner().invoke(app, ["bench", "--help"]).output.split())

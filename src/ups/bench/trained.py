@@ -10,7 +10,9 @@ from torch import nn
 
 from ups.bench.contestants import Setting, Watch
 from ups.bench.counts import Counts
+from ups.bench.data import KEPT
 from ups.bench.loops import Loop, build, recipe
+from ups.errors import Stopped
 from ups.models.propagator import Propagator
 from ups.track.open import open_tracker
 from ups.training.trainer import Trainer
@@ -64,7 +66,10 @@ class Trained:
 
     def train(self, watch: Watch) -> float:
         self.watch = watch
-        return self.trainer.fit(watch.progress).seconds
+        try:
+            return self.trainer.fit(watch.progress).seconds
+        except Stopped:  # what the Trainer saved goes with its folder
+            raise Stopped(KEPT) from None
 
     def _validate(self, model: Propagator) -> dict[str, tuple[float, float]]:
         state, watch = self.trainer.state, self.watch

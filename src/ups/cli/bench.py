@@ -35,7 +35,9 @@ def bench(
     scaling: Annotated[
         bool, typer.Option("--scaling", help="Instead: a step's time while trajectories, points and width double.")
     ] = False,
-    pdet: Annotated[bool, typer.Option("--pdet", help="Instead: pdet_stack at width 1024 in bfloat16.")] = False,
+    pdet: Annotated[
+        bool, typer.Option("--pdet", help="Instead: pdet_stack at width 1024 in bfloat16 (on a CPU a small one).")
+    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Measure the chosen contestants anew.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; all cores.")] = None,
     tf32: Annotated[
