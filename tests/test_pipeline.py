@@ -259,27 +259,23 @@ def test_a_test_file_that_was_trained_on_is_refused(finished_run: Path, tmp_path
         pipeline.run(str(path), [], tmp_path / "runs")
 
 
+def defining_config(file: Path, name: str, dt: float) -> Path:
+    """A configuration that defines the task of a published file, which the package does not know."""
+    with h5py.File(file, "r+") as content:
+        content.attrs["equation"] = name
+    path = files_config(file.parent, file.name)
+    known = "dimension: 1, channels: [w], boundary: periodic, latent_spacing: 0.03125, parameters: [nu]"
+    path.write_text(path.read_text().replace("burgers: {files", f"{name}: {{define: {{{known}, dt: {dt}}}, files"))
+    return path
+
+
 def test_a_task_defined_in_yaml_needs_no_change_of_the_package(burgers_file: Path, tmp_path: Path) -> None:
     """Published files of a task the package does not know: defined beside the data, read, trained, evaluated."""
-    with h5py.File(burgers_file, "r+") as file:
-        file.attrs["equation"] = "shock_tube"
-    path = files_config(tmp_path, burgers_file.name)
-    define = (
-        "define: {dimension: 1, channels: [w], boundary: periodic, latent_spacing: 0.03125, parameters: [nu], dt: 0.05}"
-    )
-    path.write_text(path.read_text().replace("burgers: {files", f"shock_tube: {{{define}, files"))
-    pipeline.run(str(path), ["name=own"], tmp_path / "runs")
+    pipeline.run(str(defining_config(burgers_file, "shock_tube", 0.05)), ["name=own"], tmp_path / "runs")
     metrics = json.loads((tmp_path / "runs" / "own" / "metrics.json").read_text())
     assert list(metrics["tasks"]) == ["shock_tube"]
 
 
 def test_a_definition_that_contradicts_its_data_is_refused(burgers_file: Path, tmp_path: Path) -> None:
-    with h5py.File(burgers_file, "r+") as file:
-        file.attrs["equation"] = "slow_shock_tube"
-    path = files_config(tmp_path, burgers_file.name)
-    define = (
-        "define: {dimension: 1, channels: [w], boundary: periodic, latent_spacing: 0.03125, parameters: [nu], dt: 0.1}"
-    )
-    path.write_text(path.read_text().replace("burgers: {files", f"slow_shock_tube: {{{define}, files"))
     with pytest.raises(UserError, match=r"defined with dt 0\.1, its frames are 0\.05 apart"):
-        pipeline.run(str(path), [], tmp_path / "runs")
+        pipeline.run(str(defining_config(burgers_file, "slow_shock_tube", 0.1)), [], tmp_path / "runs")
