@@ -14,10 +14,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -126,6 +126,12 @@ ENTRIES = (
     Entry("large_dataloader", "ours, large, DataLoader", "large", "loader", trained=False, averaged=True),
 )
 QUICK = ("ours", "eager", "fno_usual", "unet_usual", "neuraloperator")
+
+
+def ordered(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a file of results in the order of ENTRIES, whatever was measured first."""
+    found = content["contestants"]
+    return [found[entry.key] for entry in ENTRIES if entry.key in found]
 
 
 def chosen(only: Sequence[str], task: Task, quick: bool) -> list[Entry]:

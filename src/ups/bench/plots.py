@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ups.bench.contestants import ENTRIES, ordered
+
 COLOURS = (
     *("#0072b2", "#56b4e9", "#009e73", "#d55e00", "#e69f00", "#cc79a7", "#1b1b1b", "#7a7a7a"),
     *("#882255", "#44aa99", "#999933", "#332288", "#dd9988"),
@@ -17,8 +19,8 @@ def draw(task: str, content: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write what there is to draw; the files."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in content["contestants"].values() if row.get("state") == "done"]
-    colour = {row["title"]: COLOURS[i % len(COLOURS)] for i, row in enumerate(rows)}
+    rows = [row for row in ordered(content) if row.get("state") == "done"]
+    colour = {entry.title: COLOURS[number] for number, entry in enumerate(ENTRIES)}
     written = []
     if any(row.get("runs") for row in rows):
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")

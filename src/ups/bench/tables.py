@@ -7,7 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from ups.bench.accuracy import seconds_to
-from ups.bench.contestants import ENTRIES
+from ups.bench.contestants import ordered
 
 TARGETS = ("fno_usual", "fno", "neuraloperator")
 """Whose last validation error is the target of the time-to-error column: the first of them that was trained."""
@@ -49,8 +49,7 @@ def target(content: Mapping[str, Any]) -> float | None:
 def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """One row a contestant; one that is not there says why."""
     wanted = target(content)
-    found = content["contestants"]
-    return [_row(found[entry.key], wanted) for entry in ENTRIES if entry.key in found]
+    return [_row(row, wanted) for row in ordered(content)]
 
 
 def _row(row: Mapping[str, Any], wanted: float | None) -> tuple[str, ...]:
@@ -136,7 +135,7 @@ def speedups(content: Mapping[str, Any]) -> list[str]:
 def rollout_rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Rollouts a second against the solver, for each contestant that has them."""
     lines = []
-    for row in content["contestants"].values():
+    for row in ordered(content):
         found = row.get("rollouts")
         if found:
             breakeven = [found["breakeven"], found["breakeven_with_data"]]
@@ -187,7 +186,7 @@ def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
         parts += [*_markdown_table(COLUMNS, rows(content)), ""]
         parts += [f"- {line}" for line in speedups(content)] + [""]
         seen = set()
-        for row in content["contestants"].values():
+        for row in ordered(content):
             if speed := row.get("throughput"):
                 counts = speed["counts"]
                 if counts["arithmetic"] not in seen:
