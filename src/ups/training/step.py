@@ -6,6 +6,7 @@ finite is skipped by a flag that stays there. `capture` records both and replays
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -36,6 +37,11 @@ class MicroBatch:
     weights: Float[Tensor, " B"]
     slots: Int[Tensor, " B"]
     step: Int[Tensor, ""]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the fields that are in the host's memory."""
+        return self.samples.values.nbytes if isinstance(self.samples, Batch) else 0
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
         """The same with `change` applied to each tensor that a step computes from, always in the same order."""
@@ -122,8 +128,8 @@ class Step:
             self.optimiser.found_inf, self.optimiser.grad_scale = skipped, None  # pyright: ignore[reportAttributeAccessIssue]
             self.optimiser.step()
             self.ema.update(self.share, skipped)
-        elif norm.isfinite():
-            if norm + 1e-6 > self.clip:  # where torch would not multiply by 1
+        elif math.isfinite(size := norm.item()):
+            if size + 1e-6 > self.clip:  # where torch would not multiply by 1
                 nn.utils.clip_grads_with_norm_(self.parameters, self.clip, total)
             self.optimiser.step()
             self.ema.update(self.share)

@@ -34,7 +34,7 @@ from ups.models.propagator import Propagator
 from ups.store.fields import FieldStore
 from ups.store.place import place
 from ups.track.tracker import Tracker
-from ups.training.ahead import Ahead
+from ups.training.ahead import read_ahead
 from ups.training.capture import captured
 from ups.training.ema import EMA
 from ups.training.optim import agree_on_kernels, build_optimiser, learning_rate, rollout_length
@@ -108,8 +108,7 @@ class Trainer:
             )
             agree_on_kernels(self.optimiser, runtime)
             self.ema = EMA(self.model, config.ema)
-        mapped = runtime.device.type == "cuda" and not self.resident
-        self.batches = Ahead(self._micro_batches) if mapped else self._micro_batches
+        self.batches = read_ahead(self._micro_batches, runtime.device, bool(self.resident))
         step = Step(self.stage, self.optimiser, self.ema, config.clip, seed)
         self.stepper = captured(step, runtime, lambda reason: events.write("eager", reason=reason))
         self.voting = Voting(runtime)
