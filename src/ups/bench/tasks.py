@@ -174,7 +174,7 @@ def _quick_line(name: str, solver: Equation) -> Task:
         validation=16,
         test=64,
         models={
-            "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3),
+            "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3, "muon"),
             **_fno(40, 32, 8e-3, 4e-3),
             "unet": Model("unet", {"width": 16}, 2e-3),
             "neuraloperator": Model("neuraloperator", {"hidden_channels": 40, "modes": 32, "n_layers": 4}, 4e-3),
@@ -195,7 +195,7 @@ _QUICK = {
         validation=8,
         test=16,
         models={
-            "ours": Model("spectral", {"width": 24, "depth": 3, "modes": 12, "head": 32}, 4e-3),
+            "ours": Model("spectral", {"width": 24, "depth": 3, "modes": 12, "head": 32}, 4e-3, "muon"),
             **_fno(24, 8, 8e-3, 4e-3),
             "unet": Model("unet", {"width": 16}, 2e-3),
             "neuraloperator": Model("neuraloperator", {"hidden_channels": 24, "modes": 8, "n_layers": 4}, 4e-3),
