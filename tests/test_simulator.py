@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import ups
+from ups.cli.simulate import simulate_file
 from ups.data.statistics import Scale, Statistics
 from ups.equations import Advection
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Conditions, Grid, TaskSpec, Trajectory
 from ups.models.saved import Learned, ModelSpec
-from ups.simulator import Simulator, simulate_file
+from ups.simulator import Simulator
 
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, parameters=("beta",), dt=0.1)
 FLOW = TaskSpec("flow", 2, (Channel("p"),), Boundary.all("value", 2), 1 / 4, static=("a",), steady=True)
@@ -159,7 +160,8 @@ def test_a_rollout_can_be_transformed_by_torch_func(small: Simulator) -> None:
         ({"steps": 2, "conditions": {}}, r"pass task= \(--task NAME\)"),
         ({"steps": 2, "conditions": {"beta": 0.4}, "task": "sound"}, "no task 'sound'"),
         ({"conditions": {"beta": 0.4}}, r"either steps=N or times=.* \(--steps N or --times T,T,\.\.\.\)"),
-        ({"steps": 0, "conditions": {"beta": 0.4}}, "at least 1"),
+        ({"steps": 0, "conditions": {"beta": 0.4}}, "from 1 to 10,000,000"),
+        ({"times": [0.1, 1e30], "conditions": {"beta": 0.4}}, r"time 1e\+30 is 1e\+31 steps of 0.1 away"),
         ({"times": [0.2, 0.1], "conditions": {"beta": 0.4}}, "increasing"),
         ({"times": [-0.1], "conditions": {"beta": 0.4}}, "not negative"),
         ({"steps": 1, "conditions": {"beta": 0.4}, "at": [[1.2]]}, "outside the domain"),
@@ -180,6 +182,8 @@ def test_mistakes_are_named(small: Simulator, arguments: dict, sentence: str) ->
 def test_a_start_of_the_wrong_shape_or_with_nan_is_refused(small: Simulator) -> None:
     with pytest.raises(UserError, match="u0 has shape"):
         small.rollout(torch.randn(2, 2, 2, 8, 3), steps=1, conditions={"beta": 0.4})
+    with pytest.raises(UserError, match=r"5 frames a sample; task 'waves' starts from 1.* such as u0\[:, :1\]"):
+        small.rollout(torch.randn(2, 5, 8, 1), steps=1, conditions={"beta": 0.4})
     with pytest.raises(UserError, match="NaN"):
         small.rollout(torch.full((8, 1), torch.nan), steps=1, conditions={"beta": 0.4})
     with pytest.raises(UserError, match=r"needs an initial field; pass u0= \(an array of this name in INPUT\)"):
@@ -252,13 +256,15 @@ def test_a_full_disk_leaves_no_half_of_a_result(finished_run: Path, tmp_path: Pa
 
 
 def test_a_start_that_is_no_npz_is_refused_with_what_makes_one(tmp_path: Path) -> None:
-    empty, single, cut = tmp_path / "empty.npz", tmp_path / "single.npy", tmp_path / "cut.npz"
-    empty.touch()
+    text, single, cut = tmp_path / "text.npz", tmp_path / "single.npy", tmp_path / "cut.npz"
+    text.write_text("0.1 0.2\n")
     np.save(single, np.zeros(8))
     np.savez(cut, u0=np.zeros(8))
     cut.write_bytes(cut.read_bytes()[:-30])
-    for file, why in ((empty, "No data left"), (single, "one array, without a name"), (cut, "not a zip file")):
-        with pytest.raises(UserError, match=rf"{why}.*\.npz with named arrays is expected; numpy.savez.* makes one"):
+    for file in (text, single, cut):
+        with pytest.raises(
+            UserError, match=r"it is no archive of arrays.*\.npz with named arrays is expected; numpy.savez.* makes one"
+        ):
             simulate(tmp_path, file, tmp_path / "out.npz")
 
 

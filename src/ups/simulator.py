@@ -11,10 +11,7 @@ Everything is differentiable in u0 and in the conditions.
 from __future__ import annotations
 
 import difflib
-import io
 import math
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +23,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.distributed import checkpoint
-from ups.durable import write
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.geometry import moved
@@ -38,6 +34,8 @@ from ups.rollout.roll_out import roll_out, start_history
 
 FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
+MOST_STEPS = 10**7
+"""Of a rollout: all its states are kept, so more is a slip of the pen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,12 +196,16 @@ class Simulator:
             trained = ", ".join(f"{lead:g}" for lead in learned.leads)
             notes.append(f"dt = {step:g} is outside the steps the model was trained on ({trained})")
         if steps is not None:
-            if not isinstance(steps, int) or steps < 1:
-                raise UserError(f"steps is {steps!r}; give a whole number, at least 1")
+            if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+                raise UserError(f"steps is {steps!r}; give a whole number from 1 to {MOST_STEPS:,}")
             return step, torch.arange(1, steps + 1, dtype=torch.float64) * step
         when = torch.as_tensor(times, dtype=torch.float64).reshape(-1)
         if len(when) == 0 or float(when.min()) < 0 or bool((when.diff() <= 0).any()) or not bool(when.isfinite().all()):
             raise UserError("times must be increasing, finite and not negative, with at least one of them")
+        if (needed := float(when[-1]) / step) > MOST_STEPS:
+            raise UserError(
+                f"time {float(when[-1]):g} is {needed:.3g} steps of {step:g} away; a rollout has at most {MOST_STEPS:,}"
+            )
         if bool(((when / step - (when / step).round()).abs() >= 1e-6).any()):
             notes.append(f"times that are not multiples of dt = {step:g} are interpolated between steps")
         return step, when
@@ -276,6 +278,11 @@ class Simulator:
             )
         if not bool(torch.isfinite(field.detach()).all()):
             raise UserError("u0 has NaN or infinite values; mend it")
+        if not spec.steady and field.dim() == d + 3 and field.shape[1] > spec.history:
+            raise UserError(
+                f"u0 has {field.shape[1]} frames a sample; task {spec.name!r} starts from {spec.history}: give those "
+                f"alone, such as u0[:, :{spec.history}]"
+            )
         batched = field.dim() > d + 1
         while field.dim() < d + 3:
             field = field[None] if field.dim() == d + 1 else field[:, None]
@@ -363,38 +370,3 @@ def _query(at: Tensor | np.ndarray | None, grid: Grid, device: torch.device) -> 
 def _span(values: Tensor) -> str:
     low, high = float(values.min()), float(values.max())
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
-
-
-def simulate_file(
-    run: Path,
-    start: Path,
-    out: Path,
-    *,
-    task: str | None,
-    steps: int | None,
-    times: Sequence[float] | None,
-    parameters: Mapping[str, float],
-) -> None:
-    """`ups simulate`: an `.npz` with `u0` (and static fields by name) in, an `.npz` with values and times out."""
-    if out.exists() or not out.absolute().parent.is_dir():
-        why = "exists" if out.exists() else "is in a folder that is not there"
-        raise UserError(f"{out} {why}; choose another --out")
-    try:
-        found = np.load(start, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            raise ValueError("it holds one array, without a name")
-        with found as arrays:
-            fields = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(
-            f"{start} is not a readable .npz file ({error}); .npz with named arrays is expected; "
-            "numpy.savez(FILE, u0=...) makes one"
-        ) from error
-    u0 = fields.pop("u0", None)
-    result = load(run).rollout(u0, steps, times, {**parameters, **fields}, task=task)
-    arrays = {"values": result.values.numpy(), "times": result.times.numpy(), "channels": np.array(result.channels)}
-    file = io.BytesIO()
-    np.savez(file, **arrays, warnings=np.array(result.warnings))  # pyright: ignore[reportArgumentType]
-    write(out, file.getbuffer())
-    for note in result.warnings:
-        print(f"warning: {note}")
