@@ -135,8 +135,8 @@ def _chunks(tensor: Tensor, count: int, dim: int) -> list[Tensor]:
 
 _fsdp_param._chunk_with_empty = _chunks
 
-# On a CPU the update asks whether the gradient is finite, and whether it is to be clipped. Without numbers: yes.
-FakeTensor.__bool__ = lambda self: True
+# On a CPU the update asks whether the gradient's norm is finite, and whether it is to be clipped. Without numbers: yes.
+FakeTensor.__float__ = lambda self: 1e9
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class Step:
             self.optimiser.found_inf, self.optimiser.grad_scale = skipped, None  # pyright: ignore[reportAttributeAccessIssue]
             self.optimiser.step()
             self.ema.update(self.share, skipped)
-        elif math.isfinite(size := norm.item()):
+        elif math.isfinite(size := float(norm)):
             if size + 1e-6 > self.clip:  # where torch would not multiply by 1
                 nn.utils.clip_grads_with_norm_(self.parameters, self.clip, total)
             self.optimiser.step()
