@@ -32,12 +32,12 @@ from ups.distributed import vote as voting
 from ups.distributed.breadcrumb import Breadcrumb
 from ups.distributed.runtime import Runtime
 from ups.models.saved import ModelSpec
-from ups.store.fields import FieldStore
 from ups.track.tracker import Silent
+from ups.training.data import Prepared, prepare
 from ups.training.ema import EMA
-from ups.training.fit import Prepared, prepare
 from ups.training.losses import relative_l2
 from ups.training.optim import build_optimiser, learning_rate
+from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 
 WARM_UP = 10
@@ -86,9 +86,9 @@ def _task(runtime: Runtime, folder: Path) -> Prepared:
 
 def _trainer(runtime: Runtime, task: Prepared, folder: Path, batch: int, **operator: int) -> Trainer:
     spec = ModelSpec("spectral", operator, (task.learned,))
-    stores: dict[str, FieldStore] = {"burgers": task.store}
     config = TrainingConfig(steps=10**6, batch_size=batch, noise=0.002)
-    return Trainer(runtime, spec.build(0), stores, {"burgers": 1.0}, config, 0, folder, {}, lambda model: {}, Silent())
+    stage = OperatorStage(spec.build(0), config, runtime.config)
+    return Trainer(runtime, stage, {"burgers": task}, config, 0, folder, {}, Silent())
 
 
 def _compare(

@@ -162,7 +162,7 @@ def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
         parameters = sum(p.numel() for p in model.parameters())
         optimiser, reduction = parallelise(model, rt, "float32", lambda module: build_optimiser(module, training))
         ema = EMA(model, training.ema)
-        step = Step(OperatorStage(model, 0.0), optimiser, ema, training.clip, 0)
+        step = Step(OperatorStage(model, training, rt.config), optimiser, ema, training.clip, 0)
         micro = MicroBatch(_sample(), torch.ones(1), torch.zeros(1, dtype=torch.long), torch.tensor(0))
 
         def whole_step() -> None:

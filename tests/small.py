@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,15 +12,20 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ups.config.schema import RuntimeConfig, TrainingConfig
+from ups.data.draws import Draws
 from ups.data.normalise import Normaliser
 from ups.data.statistics import statistics
 from ups.distributed.runtime import Runtime
 from ups.equations import Advection, Darcy, Equation
 from ups.fields import Batch, Header
+from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.store.fields import FieldStore
 from ups.track.open import open_tracker
 from ups.training import trainer as training
+from ups.training.data import Prepared
+from ups.training.stage import Scores
+from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 
 EQUATIONS = ((Advection(points=32, beta=0.4, frames=9, duration=0.8), 12), (Darcy(points=16), 10))
@@ -71,21 +77,44 @@ class Solved:
 
 
 @lru_cache
-def prepared(folder: Path) -> tuple[ModelSpec, dict[str, FieldStore]]:
-    """The model's description and the stores, built by whoever comes first."""
-    tasks, stores = [], {}
+def prepared(folder: Path) -> tuple[ModelSpec, dict[str, Prepared]]:
+    """The model's description and the tasks, whose stores are built by whoever comes first."""
+    tasks = {}
     for equation, count in EQUATIONS:
         data, spec = Solved(equation, count), equation.task()
         scales = statistics(data, spec)
         ranges = {"beta": (0.4, 0.4)} if spec.parameters else {}
-        tasks.append(Learned(spec, data.grid, scales, ranges, () if spec.steady else (spec.dt or 0.0,)))
-        stores[spec.name] = FieldStore.build(folder / spec.name, data, Normaliser(spec, scales))
-    return ModelSpec("spectral", SETTINGS, tuple(tasks)), stores
+        learned = Learned(spec, data.grid, scales, ranges, () if spec.steady else (spec.dt or 0.0,))
+        store = FieldStore.build(folder / spec.name, data, Normaliser(spec, scales))
+        held = learned.normaliser.batch(data.read(range(3), slice(None)))
+        tasks[spec.name] = Prepared(learned, store, held, 1.0)
+    return ModelSpec("spectral", SETTINGS, tuple(task.learned for task in tasks.values())), tasks
 
 
-def small_trainer(runtime: Runtime, data: Path, run: Path, validate=None, **changes: Any) -> Trainer:
-    """A Trainer of both tasks, 4 + 3 samples a step unless told otherwise."""
-    spec, stores = prepared(data)
+class Marked(OperatorStage):
+    """The operator stage, whose validation errors are given."""
+
+    marks: Iterator[float]
+
+    def validate(self, batch: Batch, draws: Draws) -> Scores:
+        ones = torch.ones(len(batch), dtype=torch.float64)
+        return Scores(next(self.marks, 1.0) * ones, ones)
+
+
+def small_trainer(
+    runtime: Runtime,
+    data: Path,
+    run: Path,
+    held: dict[str, Batch] | None = None,
+    marks: Iterable[float] | None = None,
+    **changes: Any,
+) -> Trainer:
+    """A Trainer of both tasks, 4 + 3 samples a step unless told otherwise.
+
+    `held` replaces the validation trajectories, `marks` the validation errors, one a task and validation.
+    """
+    spec, tasks = prepared(data)
+    tasks = {name: replace(task, validation=held[name]) if held else task for name, task in tasks.items()}
     settings = {
         "steps": 20,
         "batch_size": 7,
@@ -99,18 +128,20 @@ def small_trainer(runtime: Runtime, data: Path, run: Path, validate=None, **chan
         "precision": "float64",
     }
     run.mkdir(parents=True, exist_ok=True)
-    return Trainer(
-        runtime,
-        spec.build(0),
-        stores,
-        dict.fromkeys(stores, 1.0),
-        TrainingConfig(**(settings | changes)),
-        0,
-        run,
-        {"model": spec.to_dict()},
-        validate or (lambda model: {"advection": (1.0, 1.0)}),
-        open_tracker(run, (), runtime.rank, runtime.ranks.attempt),
-    )
+    config = TrainingConfig(**(settings | changes))
+    stage = (OperatorStage if marks is None else Marked)(spec.build(0), config, runtime.config)
+    if isinstance(stage, Marked):
+        stage.marks = iter(marks or ())
+    events = open_tracker(run, (), runtime.rank, runtime.ranks.attempt)
+    return Trainer(runtime, stage, tasks, config, 0, run, {"model": spec.to_dict()}, events)
+
+
+def operator_stage(model: Propagator, noise: float = 0.0) -> OperatorStage:
+    return OperatorStage(model, TrainingConfig(noise=noise), RuntimeConfig(device="cpu"))
+
+
+def draws_of(batch: Batch, seed: int = 0) -> Draws:
+    return Draws(seed, "operator", torch.tensor(0), torch.arange(len(batch)))
 
 
 class Descent(torch.optim.SGD):

@@ -21,7 +21,6 @@ from ups.distributed.runtime import Runtime
 from ups.equations import Advection, DiffusionReaction, Equation
 from ups.equations.named import EQUATIONS, named_equation
 from ups.models.saved import Learned, ModelSpec
-from ups.training.stages.operator import OperatorStage
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with a CPU")
 
@@ -70,7 +69,8 @@ def test_a_network_s_loss_and_its_gradients(architecture: str, equation: Equatio
     for device in ("cpu", "cuda"):
         there = copy.deepcopy(model).to(device)
         with Runtime.start(RuntimeConfig(device=device), 0):  # torch by itself rounds convolutions to tf32
-            loss = OperatorStage(there, 0.0).loss(fields.to(device, torch.float32)).total
+            batch = fields.to(device, torch.float32)
+            loss = small.operator_stage(there).loss(batch, small.draws_of(batch)).total
             loss.sum().backward()
         losses.append(loss.detach())
         slopes.append({name: parameter.grad for name, parameter in there.named_parameters()})

@@ -34,10 +34,12 @@ from ups.errors import GaveUp, Stopped, UserError
 from ups.evaluation.evaluate import Evaluation
 from ups.evaluation.evaluate import evaluate as judge
 from ups.models.propagator import Propagator
+from ups.models.saved import ModelSpec
 from ups.simulator import load
 from ups.track.environment import environment
 from ups.track.progress import Progress
-from ups.training.fit import Prepared, fit_fno, fit_operator, prepare
+from ups.training.data import Prepared, prepare
+from ups.training.fit import Plan, fit
 
 
 def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None) -> None:
@@ -70,7 +72,7 @@ def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None =
     def work(runtime: Runtime) -> None:
         check_ranks(config.training.batch_size, runtime.size)  # before data are made for a job that cannot be
         tasks, _ = _timed_data(runtime, config, directory)
-        seconds = fit_operator(runtime, config, tasks, directory, profile)
+        seconds = fit(runtime, _operator(config, tasks, directory), profile=profile)
         if runtime.rank == 0:
             table = directory / "profile" / "profile.md"
             if profile is not None and table.is_file():
@@ -118,14 +120,30 @@ def report(directory: Path) -> Path:
 
 def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: str) -> None:
     tasks, sources = _timed_data(runtime, config, directory)
-    left = fit_operator(runtime, config, tasks, directory)
+    left = fit(runtime, _operator(config, tasks, directory))
     for number, name in enumerate(config.fno):  # what one FNO used more or less than its share, the next ones have
         share = left / (len(config.fno) - number)
-        left -= fit_fno(runtime, config, name, tasks[name], share, directory / "baselines" / f"fno_{name}")
+        left -= fit(runtime, _fno(config, name, tasks[name], directory), seconds=share)
     _evaluate(runtime, config, directory, sources, command)
     runtime.check_stop("everything but the report is done")
     print("writing the report")
     report(directory)
+
+
+def _operator(config: RunConfig, tasks: dict[str, Prepared], directory: Path) -> Plan:
+    operator = config.operator
+    model = ModelSpec(operator.architecture, operator.settings(), tuple(task.learned for task in tasks.values()))
+    return Plan("training the operator", model, tasks, config.training, config.seed, directory)
+
+
+def _fno(config: RunConfig, name: str, task: Prepared, directory: Path) -> Plan:
+    settings = config.fno[name]
+    model = ModelSpec("fno", settings.model_dump(include={"width", "modes", "depth", "padding"}), (task.learned,))
+    training = config.training.model_copy(
+        update=settings.model_dump(include={"batch_size", "learning_rate"}, exclude_none=True)
+    )
+    folder = directory / "baselines" / f"fno_{name}"
+    return Plan(f"training an FNO on {name}", model, {name: task}, training, config.seed, folder)
 
 
 def _timed_data(

@@ -18,7 +18,7 @@ from ups.data.views import View
 from ups.distributed.runtime import Runtime
 from ups.equations import Advection
 from ups.fields import Dataset
-from ups.training.fit import prepare
+from ups.training.data import prepare
 
 
 class Finding:

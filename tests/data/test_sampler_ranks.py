@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ups.config.schema import SamplingConfig, TrainingConfig
-from ups.data.sampler import Sampler, check_ranks, noise, sampling_shares
+from ups.data.draws import Draws
+from ups.data.sampler import Sampler, check_ranks, sampling_shares
 from ups.errors import UserError
 
 tasks = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9), st.floats(0.01, 100)), min_size=1, max_size=4)
@@ -90,10 +91,11 @@ def test_a_filler_is_a_sample_of_the_same_task_and_has_weight_zero(sampler, step
 @settings(max_examples=20)
 @given(samplers(), st.integers(0, 10**6), ranks, micro)
 def test_the_noise_of_the_parts_is_the_noise_of_the_whole(sampler, step, size, micro):
-    whole = noise(3, step, torch.arange(sampler.batch_size), (5, 2), device="cpu")
+    whole = Draws(3, "operator", torch.tensor(step), torch.arange(sampler.batch_size)).normal("noise", (5, 2))
     for row in micro_batches(sampler, step, size, micro):
         for m in row:
-            assert torch.equal(noise(3, step, m.slots, (5, 2), device="cpu"), whole[m.slots])
+            own = Draws(3, "operator", torch.tensor(step), m.slots).normal("noise", (5, 2))
+            assert torch.equal(own, whole[m.slots])
 
 
 def test_more_ranks_than_samples_of_a_task_leave_fillers_only():

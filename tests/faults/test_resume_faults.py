@@ -16,7 +16,6 @@ from small import EQUATIONS, Solved, prepared, small_trainer, whole
 from ups.config.schema import RuntimeConfig
 from ups.distributed.runtime import Runtime
 from ups.track.jsonl import read_events
-from ups.training.fit import Prepared, validator
 
 pytestmark = pytest.mark.faults
 
@@ -125,12 +124,9 @@ UNEVEN = {"advection": 3, "darcy": 5}
 def with_little(data: Path, run: Path, strategy: str) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Train with two samples of each task a step; the validation scores and the last tensors."""
     with Runtime.start(RuntimeConfig(device="cpu", threads=1, strategy=strategy), 0) as rt:  # pyright: ignore[reportArgumentType]
-        spec, stores = prepared(data)
-        held = {e.name: Solved(e, UNEVEN[e.name]).batch for e, _ in EQUATIONS}
-        tasks = {t.spec.name: Prepared(t, stores[t.spec.name], held[t.spec.name], 1.0) for t in spec.tasks}
-        trainer = small_trainer(
-            rt, data, run, validate=validator(tasks, rt), steps=8, batch_size=4, validate_every=4, warmup=1
-        )
+        tasks = prepared(data)[1]
+        held = {e.name: tasks[e.name].learned.normaliser.batch(Solved(e, UNEVEN[e.name]).batch) for e, _ in EQUATIONS}
+        trainer = small_trainer(rt, data, run, held, steps=8, batch_size=4, validate_every=4, warmup=1)
         trainer.fit()
         trainer.events.close()
         scores = [event["score"] for event in read_events(run / "events.jsonl") if event["kind"] == "validation"]

@@ -19,12 +19,13 @@ from ups.distributed import checkpoint
 from ups.distributed.runtime import Runtime
 from ups.errors import GaveUp, Stopped, UserError
 from ups.fields import Batch, Channel
+from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec
-from ups.store.fields import FieldStore
 from ups.track.jsonl import read_events
+from ups.training.data import Prepared
 from ups.training.ema import EMA
-from ups.training.losses import relative_l2
-from ups.training.optim import learning_rate, rollout_length
+from ups.training.losses import LossParts, relative_l2
+from ups.training.optim import learning_rate
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 
@@ -35,15 +36,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prepared(data: Path) -> tuple[ModelSpec, dict[str, FieldStore]]:
+def prepared(data: Path) -> tuple[ModelSpec, dict[str, Prepared]]:
     return small.prepared(data)
 
 
 def trainer(data: Path, folder: Path, runtime: Runtime, steps: int = 12, scores=None, **changes) -> Trainer:
-    marks = iter(scores or [])
+    marks = [score for score in scores or [] for _ in small.EQUATIONS]  # all tasks alike
     settings = {"steps": steps, "batch_size": 6, "clip": 1.0, "ema": 0.99, "precision": "float32"}
     settings |= {"validate_every": 4, "checkpoint_every": 4} | changes
-    return small.small_trainer(runtime, data, folder, lambda model: {"waves": (next(marks, 1.0), 1.0)}, **settings)
+    return small.small_trainer(runtime, data, folder, marks=marks, **settings)
 
 
 @pytest.fixture
@@ -61,11 +62,16 @@ def awake(spec: ModelSpec) -> Tensor:
     return model
 
 
-def window(stores: dict[str, FieldStore], task: str, frames: int) -> Batch:
+def window(tasks: dict[str, Prepared], task: str, frames: int) -> Batch:
     from ups.data.sampler import Sampler
 
-    sampler = Sampler(((task, stores[task].trajectories, stores[task].frames, 1.0),), 0, 3)
-    return stores[task].gather(sampler.indices(0, frames - 1)[0])
+    store = tasks[task].store
+    sampler = Sampler(((task, store.trajectories, store.frames, 1.0),), 0, 3)
+    return store.gather(sampler.indices(0, frames - 1)[0])
+
+
+def loss_of(model: Propagator, batch: Batch, noise: float = 0.0) -> LossParts:
+    return small.operator_stage(model, noise).loss(batch, small.draws_of(batch))
 
 
 def test_the_relative_error_of_a_hand_computed_pair() -> None:
@@ -88,9 +94,9 @@ def test_the_relative_error_has_its_optimum_at_the_truth() -> None:
 
 @pytest.mark.parametrize("term", ["step_1", "step_2"])
 def test_each_rollout_term_moves_every_parameter_its_task_uses(prepared, term: str) -> None:
-    spec, stores = prepared
+    spec, tasks = prepared
     model = awake(spec)
-    loss = OperatorStage(model, 0.0).loss(window(stores, "advection", 3))
+    loss = loss_of(model, window(tasks, "advection", 3))
     loss.parts[term].mean().backward()
     still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     alien = ("bounded", "static", "wall", "steady", "value", "place.2", "spacing_1", "length_1", "stencil.y")
@@ -99,10 +105,10 @@ def test_each_rollout_term_moves_every_parameter_its_task_uses(prepared, term: s
 
 def test_the_second_step_is_trained_through_the_first(prepared) -> None:
     """Cutting the graph between the two steps changes the gradient: a rollout loss is more than two one-step losses."""
-    spec, stores = prepared
-    batch = window(stores, "advection", 3)
+    spec, tasks = prepared
+    batch = window(tasks, "advection", 3)
     whole = awake(spec)
-    OperatorStage(whole, 0.0).loss(batch).parts["step_2"].mean().backward()
+    loss_of(whole, batch).parts["step_2"].mean().backward()
     cut = awake(spec)
     cut.load_state_dict(whole.state_dict())
     with torch.no_grad():
@@ -110,16 +116,16 @@ def test_the_second_step_is_trained_through_the_first(prepared) -> None:
         static = batch.values.new_zeros(3, 32, 0)
         first = cut("advection", batch.values[:, :1], static, batch.parameters, lead, batch.grid)
     second = replace(batch, values=torch.stack([first, batch.values[:, 2]], 1))
-    OperatorStage(cut, 0.0).loss(second).total.mean().backward()
+    loss_of(cut, second).total.mean().backward()
     ours, theirs = (dict(m.named_parameters())["network.stem.bias"].grad for m in (whole, cut))
     assert ours is not None and theirs is not None
     assert not torch.allclose(ours, theirs, rtol=1e-2, atol=0)
 
 
 def test_the_steady_loss_moves_every_parameter_its_task_uses(prepared) -> None:
-    spec, stores = prepared
+    spec, tasks = prepared
     model = awake(spec)
-    loss = OperatorStage(model, 0.0).loss(window(stores, "darcy", 1))
+    loss = loss_of(model, window(tasks, "darcy", 1))
     loss.parts["steady"].mean().backward()
     still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     # The state of a steady problem starts at zero, so rows that multiply it cannot move.
@@ -128,20 +134,20 @@ def test_the_steady_loss_moves_every_parameter_its_task_uses(prepared) -> None:
 
 
 def test_noise_reaches_the_loss_in_proportion_to_the_sample(prepared) -> None:
-    spec, stores = prepared
-    batch = window(stores, "advection", 2)
-    kick = torch.randn(batch.values[:, :1].shape, generator=torch.Generator().manual_seed(0))
-    quiet, loud = (OperatorStage(spec.build(0), size).loss(batch, kick).total.mean().item() for size in (0.0, 0.5))
+    spec, tasks = prepared
+    batch = window(tasks, "advection", 2)
+    quiet, loud = (loss_of(spec.build(0), batch, noise).total.mean().item() for noise in (0.0, 0.5))
     # The untrained model is persistence: its error grows by about the noise, half of each sample's rms.
     assert loud > quiet + 0.05
 
 
-def test_the_schedule_warms_up_and_ends_at_zero() -> None:
+def test_the_schedule_warms_up_and_ends_at_zero(prepared) -> None:
     config = TrainingConfig(steps=100, learning_rate=0.01, warmup=10, rollout=[(0.0, 1), (0.7, 2), (0.9, 4)])
     assert learning_rate(config, 0) == pytest.approx(0.001)
     assert learning_rate(config, 50) == pytest.approx(0.005)
     assert learning_rate(config, 100) == pytest.approx(0.0)
-    assert [rollout_length(config, step) for step in (0, 69, 70, 90, 99)] == [1, 1, 2, 4, 4]
+    stage = OperatorStage(prepared[0].build(0), config, RuntimeConfig(device="cpu"))
+    assert [stage.window(step).frames for step in (0, 69, 70, 90, 99)] == [1, 1, 2, 4, 4]
 
 
 def test_the_average_follows_the_weights_and_leaves_them_alone() -> None:

@@ -17,6 +17,7 @@ from ups.bench.counts import Counts, count_step
 from ups.bench.data import KEPT
 from ups.bench.tasks import Model
 from ups.config.schema import TrainingConfig
+from ups.data.draws import Draws
 from ups.distributed.parallel import compile_parts
 from ups.errors import UserError
 from ups.fields import Batch
@@ -65,7 +66,9 @@ class Loop:
         described = data.task.models[model]
         self.config = recipe(described, data.task.batch_size, setting.steps)
         _, network = build(described, data.learned, setting.seed)
-        self.stage = OperatorStage(network.to(self.device), noise=0.0, compiled=self.compiled)
+        way_of_running = self.runtime.config.model_copy(update={"compile": self.compiled})
+        self.stage = OperatorStage(network.to(self.device), self.config, way_of_running)
+        self.draws = Draws(setting.seed, self.stage.name, torch.tensor(0), torch.arange(self.config.batch_size))
         if self.compiled:
             compile_parts(network)
         self.optimiser = build_optimiser(self.stage.model, self.config)
@@ -82,7 +85,7 @@ class Loop:
 
     def step(self, batch: Batch) -> Float[Tensor, ""]:
         """One optimiser step; the mean relative L2 error of the batch before it."""
-        loss = self.stage.loss(batch).total.mean()
+        loss = self.stage.loss(batch, self.draws).total.mean()
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.stage.model.parameters(), self.config.clip)

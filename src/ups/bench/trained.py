@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,10 +13,30 @@ from ups.bench.contestants import Setting, Watch
 from ups.bench.counts import Counts
 from ups.bench.data import KEPT
 from ups.bench.loops import Loop, build, recipe
+from ups.config.schema import RuntimeConfig, TrainingConfig
+from ups.data.draws import Draws
 from ups.errors import Stopped
+from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.track.open import open_tracker
+from ups.training.data import Prepared
+from ups.training.stage import Scores
+from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
+
+
+class Watched(OperatorStage):
+    """The operator stage, judged as all contestants are."""
+
+    def __init__(
+        self, model: Propagator, training: TrainingConfig, runtime: RuntimeConfig, judge: Callable[[Propagator], float]
+    ) -> None:
+        super().__init__(model, training, runtime)
+        self.judge = judge
+
+    def validate(self, batch: Batch, draws: Draws) -> Scores:
+        ones = batch.values.new_ones(len(batch))
+        return Scores(self.judge(self.model) * ones, ones)
 
 
 class Trained:
@@ -31,16 +52,16 @@ class Trained:
         self._held = ExitStack()
         self._place = tempfile.TemporaryDirectory(dir=setting.folder)
         folder = Path(self._place.name)
+        task = Prepared(data.learned, data.store, data.learned.normaliser.batch(data.validation), 1.0)
+        self.stage = Watched(network, self.config, setting.runtime.config, self._validate)
         self.trainer = Trainer(
             setting.runtime,
-            network,
-            {data.learned.spec.name: data.store},
-            {data.learned.spec.name: 1.0},
+            self.stage,
+            {data.learned.spec.name: task},
             self.config,
             setting.seed,
             folder,
             {"model": spec.to_dict()},
-            self._validate,
             open_tracker(folder, (), setting.runtime.rank, setting.runtime.ranks.attempt),
         )
 
@@ -71,15 +92,15 @@ class Trained:
         except Stopped:  # what the Trainer saved goes with its folder
             raise Stopped(KEPT) from None
 
-    def _validate(self, model: Propagator) -> dict[str, tuple[float, float]]:
+    def _validate(self, model: Propagator) -> float:
         state, watch = self.trainer.state, self.watch
         assert watch is not None, "only `train` validates"
-        return {self.setting.data.learned.spec.name: (watch.validate(state.step, state.seconds, model), 1.0)}
+        return watch.validate(state.step, state.seconds, model)
 
     def trained(self) -> Propagator:
         """With the averaged weights, as everything of ours is judged."""
         self._held.enter_context(self.trainer.ema.applied())
-        return self.trainer.model
+        return self.stage.trainable()
 
     def close(self) -> None:
         self._held.close()

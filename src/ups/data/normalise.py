@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ups.data.statistics import Statistics
 from ups.errors import UserError
-from ups.fields import TaskSpec
+from ups.fields import Batch, TaskSpec
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,16 @@ class Normaliser:
             scale = self.statistics.static[name]
             columns.append((fields[name].to(like) - scale.mean) / (scale.std or 1.0))
         return torch.stack(columns, -1) if columns else like.new_zeros(*like.shape[:1], *like.shape[2:-1], 0)
+
+    def batch(self, batch: Batch) -> Batch:
+        """Physical fields and static fields as models see them, with what the task does not vary left out."""
+        static = self.static(batch.static, batch.values).unbind(-1)
+        return replace(
+            batch,
+            values=self.normalise(batch.values),
+            parameters={name: batch.parameters[name] for name in self.spec.parameters},
+            static=dict(zip(self.spec.static, static, strict=True)),
+        )
 
     def step_scales(self) -> tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]:
         """Lead times of the strides and the rms of normalised change over each, per channel."""

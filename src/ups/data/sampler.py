@@ -1,4 +1,4 @@
-"""Which samples a step sees, and with which noise: pure functions of (seed, step).
+"""Which samples a step sees: a pure function of (seed, step).
 
 The global batch of step s is the same for any number of ranks, any split into micro-batches and any number of
 restarts, because nothing here remembers anything. Resuming a run needs one number, the step; there is no generator
@@ -28,7 +28,7 @@ _STEP = 0xD1342543DE82EF95
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 # One stream of hashes a purpose, so that the order, the start frames and the strides are independent.
-_ORDER, _START, _STRIDE, _NOISE = 1, 2, 3, 4
+_ORDER, _START, _STRIDE = 1, 2, 3
 
 
 def mix(*values: int) -> int:
@@ -54,6 +54,15 @@ def mix_each(prefix: int, values: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"
     return x ^ (x >> np.uint64(31))
 
 
+class Span(NamedTuple):
+    """What a sample holds beyond its task's history: so many frames, and how far apart. `strides` is a table of (frames
+    from one step to the next, weight); each task draws one a step.
+    """
+
+    frames: int
+    strides: tuple[tuple[int, float], ...] = ((1, 1.0),)
+
+
 class TaskShare(NamedTuple):
     """A task as the sampler sees it: how many trajectories of how many frames, its share of every batch, and the
     frames a step starts from.
@@ -70,7 +79,7 @@ class TaskShare(NamedTuple):
 class TaskIndices:
     """One task's part of a global batch: windows of `frames` frames, `stride` apart, one a sample.
 
-    `slots` are the samples' places in the global batch, unique within a step across tasks: the ids to give `noise`.
+    `slots` are the samples' places in the global batch, unique within a step across tasks: what `Draws` depend on.
     `weights` are 1, or 0 for a sample that only fills a rank's place; over all ranks they sum to the global count.
     """
 
@@ -257,62 +266,3 @@ def _permutation(key: int, n: int) -> Int[np.ndarray, " n"]:
     order = np.argsort(mix_each(key, np.arange(n)), kind="stable")
     order.setflags(write=False)
     return order
-
-
-_MASK32 = (1 << 32) - 1
-
-
-def _scramble(x: Int[Tensor, " ..."]) -> Int[Tensor, " ..."]:
-    """A bijection of 32-bit words, held in int64, in which every input bit flips about half of the output bits.
-
-    Multipliers above 2³¹ are given as their negative residue modulo 2³², so that no product leaves int64: overflow is
-    undefined in C++, and the low 32 bits are the same.
-    """
-    x = x ^ (x >> 17)
-    x = (x * (0xED5AD4BB - (1 << 32))) & _MASK32
-    x = x ^ (x >> 11)
-    x = (x * (0xAC4C1B51 - (1 << 32))) & _MASK32
-    x = x ^ (x >> 15)
-    x = (x * 0x31848BAB) & _MASK32
-    return x ^ (x >> 14)
-
-
-def noise(
-    seed: int,
-    step: int | Int[Tensor, ""],
-    sample_ids: Int[Tensor, " B"],
-    shape: Sequence[int],
-    *,
-    device: torch.device | str,
-) -> Float[Tensor, " B *shape"]:
-    """Standard normal numbers (float32) that depend only on (seed, step, sample id, element).
-
-    Two 32-bit hashes w₁, w₂ of the pair's number give two normals by Box and Muller's formula,
-
-        r = √(−2 ln((w₁ + ½) / 2³²)),   z = r cos(2π w₂ / 2³²),   z' = r sin(2π w₂ / 2³²).
-
-    Only torch operations on `device`, so it can be captured in a CUDA graph (give `step` as a tensor there). Logarithm
-    and cosine are taken in float64 and rounded once: in float32 their last bit can depend on the device, and on where
-    in a vector register an element falls, and then a split batch would differ from the whole.
-    """
-    ids = sample_ids.to(device)
-    step = step.to(device) if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int64, device=device)
-    size = math.prod(shape)
-    pairs = (size + 1) // 2
-    key, offset = _noise_keys(mix(seed, _NOISE), step, ids)[..., None]
-    counter = torch.arange(2 * pairs, dtype=torch.int64, device=device) & _MASK32
-    words = _scramble((_scramble(counter ^ key) + offset) & _MASK32).double()
-    first, second = words[:, :pairs], words[:, pairs:]
-    radius = torch.sqrt(-2.0 * torch.log((first + 0.5) * 2.0**-32))
-    angle = second * (2.0 * math.pi * 2.0**-32)
-    normal = torch.cat((radius * torch.cos(angle), radius * torch.sin(angle)), 1)[:, :size]
-    return normal.float().reshape(len(ids), *shape)
-
-
-def _noise_keys(start: int, step: Int[Tensor, ""], ids: Int[Tensor, " B"]) -> Int[Tensor, " 2 B"]:
-    """Two 32-bit hashes of (start, step, id) that collide independently, from all 64 bits of each."""
-    lane = torch.arange(2, dtype=torch.int64, device=ids.device)[:, None]
-    state = _scramble(((ids + lane * 0x9E3779B9) & _MASK32) ^ (start & _MASK32))
-    for word in ((ids >> 32) + (start >> 32), step, step >> 32):
-        state = _scramble((state + word) & _MASK32)
-    return state

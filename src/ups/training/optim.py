@@ -44,8 +44,3 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
     """Linear warm-up, then half a cosine down to zero at the last step."""
     warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
     return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps))
-
-
-def rollout_length(config: TrainingConfig, step: int) -> int:
-    """How many steps the loss unrolls in training step `step`."""
-    return [length for start, length in config.rollout if step >= start * config.steps][-1]

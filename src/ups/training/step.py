@@ -15,12 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ups.data.sampler import noise
+from ups.data.draws import Draws
 from ups.distributed.runtime import Runtime
 from ups.fields import Batch
 from ups.store.place import Window
 from ups.training.ema import EMA
-from ups.training.stages.operator import OperatorStage
+from ups.training.stage import Stage
 
 Sums = dict[str, Float[Tensor, ""]]
 
@@ -30,7 +30,7 @@ class MicroBatch:
     """Samples of one task that are computed at once: their fields in the host's memory, or where to gather them.
 
     `weights` are each sample's share of the task's mean over the global batch: 1 / count, and 0 for padding. `slots`
-    are their places in the global batch of training step `step`: what noise depends on.
+    are their places in the global batch of training step `step`: what is drawn depends on both.
     """
 
     samples: Batch | Window
@@ -55,9 +55,7 @@ class Step:
     replayed = False
     """Whether the last step only replayed graphs, so that nothing in it could fail on one rank alone."""
 
-    def __init__(
-        self, stage: OperatorStage, optimiser: torch.optim.Optimizer, ema: EMA, clip: float, seed: int
-    ) -> None:
+    def __init__(self, stage: Stage, optimiser: torch.optim.Optimizer, ema: EMA, clip: float, seed: int) -> None:
         self.stage, self.optimiser, self.ema, self.clip, self.seed = stage, optimiser, ema, clip, seed
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self.device = self.parameters[0].device
@@ -80,7 +78,7 @@ class Step:
             batch, task = micro.read(), micro.samples.task
             runtime.doing.update(task=task)
             runtime.strike("forward")
-            loss = self.stage.loss(batch, self._noise(batch, micro))
+            loss = self.stage.loss(batch, Draws(self.seed, self.stage.name, micro.step, micro.slots))
             total = loss.total @ micro.weights
             runtime.strike("loss", [total])
             (total / tasks).backward()
@@ -88,13 +86,6 @@ class Step:
             for name, value in values.items():
                 sums[name] = sums[name] + value.detach() if name in sums else value.detach()
         return sums
-
-    def _noise(self, batch: Batch, micro: MicroBatch) -> Float[Tensor, "B H *space C"] | None:
-        task, values = self.stage.model.tasks[batch.task], batch.values
-        if task.steady or not self.stage.noise:
-            return None
-        shape = (task.history, *values.shape[2:])
-        return noise(self.seed, micro.step, micro.slots, shape, device=self.device).to(values.dtype)
 
     def forget(self) -> None:
         """Drop what is kept from step to step: nothing is."""

@@ -13,118 +13,91 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsFloat
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ups.config.schema import TrainingConfig
-from ups.data.sampler import Sampler, TaskIndices, TaskShare, check_ranks
+from ups.data.sampler import Sampler, TaskIndices, TaskShare, check_ranks, sampling_shares
 from ups.distributed import backoff
 from ups.distributed.crash import PeerFailed
 from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
 from ups.distributed.parallel import enough_memory, parallelise, replicas_agree
 from ups.distributed.runtime import Runtime
-from ups.distributed.saver import Checkpoints, NotSaved
 from ups.distributed.vote import Ballot, Voting, is_out_of_memory
 from ups.errors import GaveUp
-from ups.models.propagator import Propagator
-from ups.store.fields import FieldStore
 from ups.store.place import place
 from ups.track.tracker import Tracker
 from ups.training.ahead import read_ahead
 from ups.training.capture import captured
+from ups.training.data import Prepared
 from ups.training.ema import EMA
-from ups.training.optim import agree_on_kernels, build_optimiser, learning_rate, rollout_length
+from ups.training.optim import agree_on_kernels, build_optimiser, learning_rate
 from ups.training.probe import fitting_micro_batches
-from ups.training.stages.operator import OperatorStage
+from ups.training.saving import Saving, State
+from ups.training.stage import Stage
 from ups.training.step import MicroBatch, Step, Sums
+from ups.training.validation import validation_errors
 
 PATIENCE = 20
 """So many steps in a row without a finite gradient end a run."""
-REFUSALS = 3
-"""So many checkpoints in a row that could not be written end a run."""
-RETRY = 5.0
-"""Seconds from a checkpoint that could not be written to the next try."""
 LOG_EVERY = 20
 
 
-@dataclass
-class State:
-    """Where the training stands; all of it is in every checkpoint."""
-
-    step: int = 0
-    seconds: float = 0.0
-    best: float = math.inf
-    best_step: int = -1
-    skipped: int = 0
-
-
 class Trainer:
-    """`Trainer(...).fit()` trains to the last step, or resumes and goes on. Order: data, model, optimiser, load.
+    """`Trainer(...).fit()` trains to the last step, or resumes and goes on. Order: data, stage, optimiser, load.
 
-    `validate(model)` gives, for each task, this rank's sum of validation errors and their number.
+    `description` is what a checkpoint says of the stage, enough to build it anew.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        model: Propagator,
-        stores: Mapping[str, FieldStore],
-        shares: Mapping[str, float],
+        stage: Stage,
+        tasks: Mapping[str, Prepared],
         config: TrainingConfig,
         seed: int,
         directory: Path,
-        manifest: Mapping[str, Any],
-        validate: Callable[[Propagator], Mapping[str, tuple[float, float]]],
+        description: Mapping[str, Any],
         events: Tracker,
     ) -> None:
-        self.runtime, self.config, self.seed, self.directory = runtime, config, seed, directory
-        self.stores, self.manifest, self.validate, self.events = stores, manifest, validate, events
+        self.runtime, self.stage, self.tasks, self.config, self.seed = runtime, stage, tasks, config, seed
+        self.directory, self.events = directory, events
+        self.stores = {name: task.store for name, task in tasks.items()}
         check_ranks(config.batch_size, runtime.size)
-        self.sampler = Sampler(
-            tuple(
-                TaskShare(name, s.trajectories, s.frames, shares[name], model.tasks[name].history)
-                for name, s in stores.items()
-            ),
-            seed,
-            config.batch_size,
-        )
+        self.sampler = _sampler(tasks, config, seed)
         # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
         self._indices(config.steps)
         self.dtype = torch.float64 if config.precision == "float64" else torch.float32
         with enough_memory(runtime.device, runtime.ranks.attempt):
             runtime.crumb.mark("data")
-            self.resident = place(stores, runtime, self.dtype)
+            self.resident = place(self.stores, runtime, self.dtype)
             runtime.crumb.mark("shard")
-            model = model.to(runtime.device)
-            model = model.double() if self.dtype == torch.float64 else model
-            self.stage = OperatorStage(model, config.noise, runtime.config.compile)
-            self.model = self.stage.modules()
+            self.model = self._placed(stage.trainable())
+            for parent in stage.parents().values():
+                self._placed(parent.module).requires_grad_(False)
             self.optimiser, self.reduction = parallelise(
                 self.model, runtime, config.precision, lambda module: build_optimiser(module, config)
             )
             agree_on_kernels(self.optimiser, runtime)
             self.ema = EMA(self.model, config.ema)
         self.batches = read_ahead(self._micro_batches, runtime.device, bool(self.resident))
-        step = Step(self.stage, self.optimiser, self.ema, config.clip, seed)
+        step = Step(stage, self.optimiser, self.ema, config.clip, seed)
         self.stepper = captured(step, runtime, lambda reason: events.write("eager", reason=reason))
         self.voting = Voting(runtime)
         self.norms: deque[tuple[int, SupportsFloat]] = deque()  # of gradients, by step, that nobody has looked at yet
         self.state = State()
-        self.refused, self.saved_at, self.written = 0, 0.0, -1
-        self.saver = Checkpoints(
-            directory / "checkpoints",
-            rank=runtime.rank,
-            size=runtime.size,
-            group=runtime.saving if runtime.size > 1 else None,
-            attempt=runtime.ranks.attempt,
-        )
-        self._resume()
-        self.kept = self.state.best, self.state.best_step  # the best that is on the disk
+        parents = {name: parent.checksum for name, parent in stage.parents().items()}
+        self.saving = Saving(directory, runtime, self.state, {**description, "parents": parents}, events)
+        refuse_gradients(self.optimiser)
+        self.saving.resume(self._tensors())
         self.micro = self._micro_batch_sizes()
+
+    def _placed(self, module: nn.Module) -> nn.Module:
+        module = module.to(self.runtime.device)  # not to a type: tables in float64 stay so
+        return module.double() if self.dtype == torch.float64 else module
 
     def step(self) -> tuple[Sums, Ballot]:
         """One optimiser step: gradients, vote, reduction, update. This rank's part of the losses, and the vote."""
@@ -152,7 +125,7 @@ class Trainer:
     def _gradients(self, step: int) -> tuple[Sums, Ballot, Exception | None]:
         """The local passes of a step, and what this rank has to tell the others: also that it failed."""
         runtime = self.runtime
-        stop, save = int(runtime.stop.asked), int(self.saver.failed and time.monotonic() > self.saved_at + RETRY)
+        stop, save = int(runtime.stop.asked), int(self.saving.retry_due)
         try:
             sums = self.stepper.gradients(self.micro_batches(step), len(self.stores), runtime)
             return sums, Ballot(0, 0, stop, save), None
@@ -194,7 +167,7 @@ class Trainer:
                 yield self._load(step, micro, len(part))
 
     def _indices(self, step: int) -> tuple[TaskIndices, ...]:
-        return self.sampler.indices(step, rollout_length(self.config, step), tuple(self.config.strides.items()))
+        return self.sampler.indices(step, *self.stage.window(step))
 
     def _load(self, step: int, micro: TaskIndices, count: int) -> MicroBatch:
         """The fields of some samples; `count` samples of this task are in the global batch."""
@@ -232,13 +205,14 @@ class Trainer:
             if state.step % config.validate_every == 0 or last:
                 due = self._validate() or due
             if due:
-                self._save()
+                self._note_skipped()
+                self.saving.save(self._tensors())
             if last or votes.stop:
-                self._settle()
+                self.saving.settle(self._tensors())
             began += time.monotonic() - paused
             if votes.stop and not last:
                 self.runtime.stop.asked = True
-                self.runtime.check_stop(f"step {state.step} of {config.steps} is saved in {self.saver.directory}")
+                self.runtime.check_stop(f"step {state.step} of {config.steps} is saved in {self.saving.folder}")
         return state
 
     def _log(self, sums: Sums) -> float:
@@ -278,7 +252,7 @@ class Trainer:
 
     def _micro_batch_sizes(self) -> dict[str, int]:
         """How many samples of each task a rank computes at once: as told, and less where memory did not suffice."""
-        whole = {p.task: -(-len(p) // self.runtime.size) for p in self.sampler.indices(0, 1)}
+        whole = {p.task: -(-len(p) // self.runtime.size) for p in self._indices(0)}
         told = self.runtime.config.micro_batch
         sizes = {task: min(n, told or n) for task, n in whole.items()}
         if self.runtime.mesh is None:
@@ -324,13 +298,10 @@ class Trainer:
             )
 
     def _validate(self) -> bool:
-        """Rollout error of the averaged weights on the validation split; True if it is the best so far."""
+        """Errors of the averaged weights on the validation split; True if they are the best so far."""
         self.runtime.crumb.mark("validate", self.state.step - 1)  # it belongs to the step before
-        with self.ema.applied(), torch.no_grad():
-            own = self.validate(self.model)
-        sums = torch.tensor([own[task] for task in own], dtype=torch.float64, device=self.runtime.device)
-        sums = self.runtime.first(self.runtime.sum(sums)).cpu()  # rank 0 has the last word on what is best
-        errors = dict(zip(own, (sums[:, 0] / sums[:, 1]).tolist(), strict=True))
+        with self.ema.applied():
+            errors = validation_errors(self.stage, self.tasks, self.runtime, self.seed, self.dtype)
         score = sum(errors.values()) / len(errors)
         better = score < self.state.best
         if better:
@@ -352,47 +323,12 @@ class Trainer:
             **optimiser_tensors(self.optimiser, self.model.named_parameters()),
         }
 
-    def _save(self) -> None:
-        """Begin to write a checkpoint of this step, once the one before is done; it ends while training goes on."""
-        self._saved()
-        self._write()
 
-    def _write(self) -> None:
-        self._note_skipped()
-        state = self.state
-        self.runtime.crumb.mark("checkpoint", state.step - 1)
-        content = {**self.manifest, "progress": vars(state) | {"best": None if math.isinf(state.best) else state.best}}
-        self.saver.save(state.step, self._tensors(), content, best=state.best_step == state.step)
-        self.saved_at, self.written = time.monotonic(), state.step
-
-    def _settle(self) -> None:
-        """Wait until the last checkpoint is on the disk, trying again if it was refused."""
-        while not self._saved():
-            time.sleep(RETRY)
-            self._write()
-
-    def _saved(self) -> bool:
-        """Wait for the checkpoint in flight; whether it was written. Every rank sees the same."""
-        try:
-            self.saver.wait()
-        except NotSaved as error:
-            self.refused += 1
-            if self.state.best_step == self.written != self.state.step:  # those weights are gone
-                self.state.best, self.state.best_step = self.kept
-            self.events.write("not_saved", step=self.state.step, reason=str(error), in_a_row=self.refused)
-            if self.refused == REFUSALS:
-                raise GaveUp(f"{REFUSALS} checkpoints in a row were refused: {error}") from error
-            return False
-        self.refused = 0
-        if self.state.best_step == self.written:
-            self.kept = self.state.best, self.state.best_step
-        return True
-
-    def _resume(self) -> None:
-        refuse_gradients(self.optimiser)
-        manifest = self.saver.load(self._tensors())
-        if manifest is None:
-            return
-        saved = manifest.content["progress"]
-        self.state = State(**(saved | {"best": math.inf if saved["best"] is None else saved["best"]}))
-        self.events.write("resumed", step=self.state.step, notes=list(manifest.warnings))
+def _sampler(tasks: Mapping[str, Prepared], config: TrainingConfig, seed: int) -> Sampler:
+    counts = {name: task.store.trajectories for name, task in tasks.items()}
+    shares = sampling_shares(config.sampling, counts, {name: task.share for name, task in tasks.items()})
+    parts = (
+        TaskShare(name, counts[name], task.store.frames, shares[name], task.learned.spec.history)
+        for name, task in tasks.items()
+    )
+    return Sampler(tuple(parts), seed, config.batch_size)

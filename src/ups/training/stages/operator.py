@@ -2,49 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.config.schema import RuntimeConfig, TrainingConfig
+from ups.data.draws import Draws
+from ups.data.sampler import Span
 from ups.fields import Batch
 from ups.models.propagator import Propagator
-from ups.rollout.roll_out import roll_out
-from ups.training.losses import LossParts, errors_of
+from ups.rollout.captured import stepper
+from ups.rollout.roll_out import roll_out, start_history
+from ups.training.losses import LossParts, errors_of, relative_l2
+from ups.training.stage import Parent, Scores
 
 
 class OperatorStage:
-    """Trains a propagator on windows of normalised fields. `noise` is the size of input noise, in the sample's rms;
-    `compiled`: errors are computed by compiled code.
-    """
+    """Trains a propagator, of whatever network, on windows of normalised fields."""
 
-    def __init__(self, model: Propagator, noise: float, compiled: bool = False) -> None:
-        self.model, self.noise = model, noise
-        self._errors_of = torch.compile(errors_of) if compiled else errors_of
+    name = "operator"
 
-    def modules(self) -> Propagator:
+    def __init__(self, model: Propagator, training: TrainingConfig, runtime: RuntimeConfig) -> None:
+        self.model, self.training, self.capture = model, training, runtime.capture != "off"
+        self._errors_of = torch.compile(errors_of) if runtime.compile else errors_of
+
+    def trainable(self) -> Propagator:
         return self.model
 
-    def loss(self, batch: Batch, noise: Float[Tensor, "B H *space C"] | None = None) -> LossParts:
+    def parents(self) -> Mapping[str, Parent]:
+        return {}
+
+    def window(self, step: int) -> Span:
+        """As many frames as the schedule unrolls steps."""
+        training = self.training
+        lengths = [length for start, length in training.rollout if step >= start * training.steps]
+        return Span(lengths[-1], tuple(training.strides.items()))
+
+    def loss(self, batch: Batch, draws: Draws) -> LossParts:
         """Each sample's relative L2 error, mean over the unrolled steps, gradients through the whole rollout.
 
         A window of a transient task holds its history and the targets; a steady task's only frame is the target, and
-        the model starts from zero.
+        the model starts from zero. `training.noise` is the size of the input noise, in the sample's rms.
         """
         spec, model, task = self.model.tasks[batch.task], self.model, batch.task
-        static = torch.stack([batch.static[name] for name in spec.static], -1) if spec.static else _none(batch)
+        static = _static(batch, spec.static)
         if spec.steady:
             states = [model(task, torch.zeros_like(batch.values), static, batch.parameters, None, batch.grid)]
             total, errors = self._errors_of(states, batch.values)
             return LossParts(total, {"steady": errors[0]})
         history, targets = batch.values[:, : spec.history], batch.values[:, spec.history :]
-        if noise is not None and self.noise:
-            history = history + self.noise * self.model.rms(history) * noise
+        if self.training.noise:
+            noise = draws.normal("noise", history.shape[1:]).to(history.dtype)
+            history = history + self.training.noise * model.rms(history) * noise
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(history.dtype)
         steps = targets.shape[1]
         states = roll_out(model, task, history, static, batch.parameters, lead, batch.grid, steps, capture=False)
         total, errors = self._errors_of(list(states), targets)
         return LossParts(total, {f"step_{i + 1}": error for i, error in enumerate(errors)})
 
+    def validate(self, batch: Batch, draws: Draws) -> Scores:
+        """Relative L2 per frame of rollouts from the first one (or of the solution), beside persistence's (or zero's).
 
-def _none(batch: Batch) -> Float[Tensor, "B *space 0"]:
+        As in the loss, a frame counts as no smaller than 1 % of the task's rms: one that vanishes must not blind
+        selection.
+        """
+        spec, model, task, values = self.model.tasks[batch.task], self.model, batch.task, batch.values
+        static = _static(batch, spec.static)
+        if spec.steady:
+            start, targets = torch.zeros_like(values), values
+            step = stepper(model, task, start, static, batch.parameters, None, batch.grid, self.capture)
+            states = [step(start)]
+        else:
+            start, targets = start_history(values[:, :1], spec.history), values[:, 1:]
+            lead = (batch.times[:, 1] - batch.times[:, 0]).to(values.dtype)
+            steps = targets.shape[1]
+            rolled = roll_out(model, task, start, static, batch.parameters, lead, batch.grid, steps, self.capture)
+            states = list(rolled)
+        return Scores(_mean_error(states, targets), _mean_error([start[:, -1]] * len(states), targets))
+
+
+def _mean_error(states: list[Tensor], targets: Float[Tensor, "B T *space C"]) -> Float[Tensor, " B"]:
+    return torch.stack([relative_l2(state, targets[:, i]) for i, state in enumerate(states)]).mean(0)
+
+
+def _static(batch: Batch, names: tuple[str, ...]) -> Float[Tensor, "B *space S"]:
+    """The static fields as channels, none of them where the task has none."""
+    if names:
+        return torch.stack([batch.static[name] for name in names], -1)
     return batch.values.new_zeros(*batch.values[:, 0, ..., 0].shape, 0)

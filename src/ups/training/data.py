@@ -1,0 +1,102 @@
+"""A task made ready to train on: measured, stored, its validation trajectories read."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ups.data.known import remembered
+from ups.data.pieces import pieces, total_bytes
+from ups.data.sources import Report, Source
+from ups.data.splits import Tick
+from ups.data.statistics import statistics
+from ups.data.workers import all_cores
+from ups.distributed.runtime import Runtime
+from ups.fields import Batch, Dataset
+from ups.models.saved import Learned
+from ups.rollout.predict import read_all
+from ups.store.fields import CODEC, FieldStore, field_arrays, store_key
+from ups.store.ranks import build_on_ranks
+
+VALIDATION = 48
+"""At most so many validation trajectories a task are rolled out to choose a checkpoint."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What the model is told of a task, its store, its validation trajectories (normalised), its share of a batch."""
+
+    learned: Learned
+    store: FieldStore
+    validation: Batch
+    share: float
+
+
+def prepare(
+    runtime: Runtime,
+    source: Source,
+    share: float,
+    strides: Mapping[int, float],
+    folder: Path,
+    dtype: str = "float32",
+    workers: int | None = None,
+    measured: Report = lambda task, done, total: None,
+    stored: Report = lambda task, done, total: None,
+) -> Prepared:
+    """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen.
+
+    Rank 0 computes, or finds what it computed for the same data; all ranks, or the worker processes of a single one,
+    build; every rank maps the same files. Large data are read by several processes, one for each gigabyte, `workers` or
+    all cores at most; the result does not depend on it. `measured` is told the task and its trajectories done and in
+    all, `stored` the same in bytes.
+    """
+    spec = source.spec
+    path = folder / spec.name
+    readers = max(1, min(workers or all_cores(), total_bytes(source.train) // 10**9))
+
+    def built(done: int, total: int) -> None:
+        runtime.crumb.mark("data")
+        stored(spec.name, done, total)
+        runtime.check_stop(f"{done} of {total} bytes of the store of {spec.name} are kept in {folder}")
+
+    def read(done: int, total: int) -> None:
+        runtime.crumb.mark("data")
+        measured(spec.name, done, total)
+        runtime.check_stop(f"the statistics of {spec.name} will be computed from the first trajectory on")
+
+    def learn() -> list[Any]:
+        learned = Learned(
+            spec=spec,
+            grid=source.train.grid,
+            statistics=statistics(source.train, spec, read, readers),
+            ranges=_ranges(source.train, spec.parameters, read),
+            leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
+        )
+        return [learned.to_dict(), store_key(source.train, learned.normaliser, dtype, read)]
+
+    asked = [repr(spec), sorted(strides), dtype, CODEC]
+    described, key = runtime.from_first(
+        f"prepare {spec.name}",
+        lambda: remembered(folder / f"{spec.name}.learned.json", [source.train], asked, learn),
+    )
+    learned = Learned.from_dict(described)
+    arrays = field_arrays(source.train, learned.normaliser, dtype)
+    build_on_ranks(runtime, path, key, arrays, built, workers or readers)
+    store = FieldStore(path, source.train, learned.normaliser, key)
+    validation = read_all(source.validation, VALIDATION)
+    fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
+    runtime.agree(f"validation data of {spec.name}", fingerprint, "give every node the same data files")
+    return Prepared(learned, store, learned.normaliser.batch(validation), share)
+
+
+def _ranges(dataset: Dataset, names: Sequence[str], tick: Tick) -> dict[str, tuple[float, float]]:
+    """The smallest and largest value of each parameter."""
+    found: dict[str, tuple[float, float]] = {name: (math.inf, -math.inf) for name in names}
+    for rows in pieces(dataset, 1, tick) if names else ():
+        seen = dataset.read(rows, slice(0, 1)).parameters
+        found = {n: (min(lo, float(seen[n].min())), max(hi, float(seen[n].max()))) for n, (lo, hi) in found.items()}
+    return found
