@@ -142,13 +142,13 @@ def test_three_refused_checkpoints_in_a_row_are_given_up(data: Path, tmp_path: P
 
 
 def _fit_without_patience(data: Path, run: Path, fault: str) -> dict[str, Any]:
-    from ups.training import trainer
+    from ups.training import saving
 
-    before, trainer.RETRY = trainer.RETRY, 1e9 if "step 6" not in fault else 0.1
+    before, saving.RETRY = saving.RETRY, 1e9 if "step 6" not in fault else 0.1
     try:
         return fit(data, run, fault, checkpoint_every=2)
     finally:
-        trainer.RETRY = before
+        saving.RETRY = before
 
 
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped file", "gloo"])
