@@ -235,6 +235,30 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(data, tmp_pa
             run.step()
 
 
+def test_frozen_parameters_stay_as_they_are_and_cost_nothing(
+    data, tmp_path: Path, runtime: Runtime, monkeypatch
+) -> None:
+    spec, tasks = small.prepared(data)
+    build = ModelSpec.build
+
+    def with_frozen_blocks(self: ModelSpec, seed: int = 0) -> Propagator:
+        model = build(self, seed)
+        model.network.blocks.requires_grad_(False)
+        return model
+
+    monkeypatch.setattr(ModelSpec, "build", with_frozen_blocks)
+    run = trainer(data, tmp_path, runtime, steps=4)
+    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    run.fit()
+    moved = {name for name, p in run.model.named_parameters() if not torch.equal(p, before[name])}
+    frozen = {name for name in before if "blocks" in name}
+    assert moved and frozen and not moved & frozen
+    tensors, _ = checkpoint.load(tmp_path / "checkpoints")
+    assert frozen <= {name.removeprefix("model.") for name in tensors}, "a checkpoint holds the whole module"
+    assert not [name for name in tensors if "blocks" in name and not name.startswith("model.")]
+    assert not {id(run.model.get_parameter(name)) for name in frozen} & {id(p) for p in run.optimiser.state}
+
+
 def test_a_checkpoint_of_another_model_is_refused(data, tmp_path: Path, runtime: Runtime, monkeypatch) -> None:
     trainer(data, tmp_path, runtime, steps=4).fit()
     spec, stores = small.prepared(data)

@@ -14,12 +14,12 @@ from ups.distributed.parallel import local
 
 class EMA:
     """average ← d · average + (1 − d) · weights, with d = min(decay, (1 + s) / (10 + s)) in step s: a young average is
-    not held back by where the weights started.
+    not held back by where the weights started. Frozen weights have none.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.live = dict(module.named_parameters())
+        self.live = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.averages: dict[str, Tensor] = {name: p.detach().clone() for name, p in self.live.items()}
 
     def share(self, step: int) -> float:

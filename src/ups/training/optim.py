@@ -17,8 +17,9 @@ from ups.training.muon import Muon
 
 def build_optimiser(module: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """AdamW, or Muon with it, their moments allocated at once; weight decay on matrices only, never on biases."""
-    matrices = [p for p in module.parameters() if p.dim() > 1]
-    vectors = [p for p in module.parameters() if p.dim() <= 1]
+    trained = [p for p in module.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() > 1]
+    vectors = [p for p in trained if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     if config.optimiser == "muon":
         # Matrices of blocks and of what modulates them, single or stacked; a model without blocks is left to AdamW.

@@ -291,7 +291,9 @@ class Trainer:
         self.events.write("out_of_memory", step=self.state.step, task=task, micro_batch=self.micro[task])
 
     def _compare_replicas(self) -> None:
-        if not replicas_agree(self._tensors().values(), self.runtime):
+        frozen = {f"model.{name}" for name, p in self.model.named_parameters() if not p.requires_grad}
+        moving = [tensor for name, tensor in self._tensors().items() if name not in frozen]
+        if not replicas_agree(moving, self.runtime):
             raise GaveUp(
                 f"ranks that should hold the same parameters do not, found at step {self.state.step}: memory or a "
                 "device is faulty, or a collective went wrong; resume from the last checkpoint on other hardware"
