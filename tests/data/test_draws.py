@@ -38,10 +38,21 @@ def test_noise_is_standard_normal():
         lambda: noise(0, 0, torch.arange(16) + 2**32, (64, 64)),
         lambda: noise(0, 2**32, torch.arange(16), (64, 64)),
         lambda: noise(2**32, 0, torch.arange(16), (64, 64)),
+        lambda: noise(0, 0, torch.arange(16), (64, 64), stream="time"),
+        lambda: noise(0, 0, torch.arange(16), (64, 64), stage="codec"),
     ],
-    ids=["next step", "other seed", "other ids", "high id bits", "high step bits", "high seed bits"],
+    ids=[
+        "next step",
+        "other seed",
+        "other ids",
+        "high id bits",
+        "high step bits",
+        "high seed bits",
+        "other stream",
+        "other stage",
+    ],
 )
-def test_noise_of_another_step_seed_or_sample_is_independent(other):
+def test_noise_of_another_step_seed_sample_stream_or_stage_is_independent(other):
     here, there = noise(0, 0, torch.arange(16), (64, 64)), other()
     assert abs(float((here * there).mean())) < 4 / math.sqrt(here.numel())
 

@@ -41,7 +41,7 @@ def prepared(data: Path) -> tuple[ModelSpec, dict[str, Prepared]]:
 
 
 def trainer(data: Path, folder: Path, runtime: Runtime, steps: int = 12, scores=None, **changes) -> Trainer:
-    marks = [score for score in scores or [] for _ in small.EQUATIONS]  # all tasks alike
+    marks = [score for score in scores or [] for _ in small.EQUATIONS] if scores else None  # all tasks alike
     settings = {"steps": steps, "batch_size": 6, "clip": 1.0, "ema": 0.99, "precision": "float32"}
     settings |= {"validate_every": 4, "checkpoint_every": 4} | changes
     return small.small_trainer(runtime, data, folder, marks=marks, **settings)
@@ -238,7 +238,6 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(data, tmp_pa
 def test_frozen_parameters_stay_as_they_are_and_cost_nothing(
     data, tmp_path: Path, runtime: Runtime, monkeypatch
 ) -> None:
-    spec, tasks = small.prepared(data)
     build = ModelSpec.build
 
     def with_frozen_blocks(self: ModelSpec, seed: int = 0) -> Propagator:

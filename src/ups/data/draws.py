@@ -10,6 +10,7 @@ Only torch operations on the device, so draws can be captured in a CUDA graph, w
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,8 @@ class Draws:
     def _words(self, stream: str, count: int) -> Int[Tensor, "B count"]:
         """So many 32-bit hashes a sample."""
         step = self.step.to(self.slots.device)
-        key, offset = _keys(mix(self.seed, 4), step, self.slots)[..., None]
+        start = mix(self.seed, zlib.crc32(self.stage.encode()), zlib.crc32(stream.encode()))
+        key, offset = _keys(start, step, self.slots)[..., None]
         counter = torch.arange(count, dtype=torch.int64, device=self.slots.device) & _MASK32
         return _scramble((_scramble(counter ^ key) + offset) & _MASK32)
 

@@ -32,6 +32,6 @@ def _sums(stage: Stage, held: Batch, runtime: Runtime, seed: int, dtype: torch.d
     rank, size, count, device = runtime.rank, runtime.size, len(held), runtime.device
     own = list(range(rank * count // size, (rank + 1) * count // size))
     places = own + [own[-1] if own else 0] * (-(-count // size) - len(own))
-    draws = Draws(seed, stage.name, torch.tensor(0), torch.tensor(places, device=device))
+    draws = Draws(seed, f"{stage.name}, validation", torch.tensor(0), torch.tensor(places, device=device))
     errors = stage.validate(held.select(places).to(device, dtype), draws).errors[: len(own)].double()
     return torch.stack([errors.sum(), torch.ones_like(errors).sum()])
