@@ -219,6 +219,20 @@ def test_a_validation_error_that_is_not_a_number_is_never_the_best(data, tmp_pat
     assert (state.best_step, state.best) == (8, pytest.approx(0.7))
 
 
+def test_one_hard_task_does_not_decide_for_all(data, tmp_path: Path, runtime: Runtime) -> None:
+    """Errors of the two tasks at steps 4, 8 and 12: the first gets ten times better, the second a tenth worse."""
+    errors = [0.1, 2.0, 0.03, 2.1, 0.01, 2.2]
+    state = small.small_trainer(
+        runtime, data, tmp_path, marks=errors, steps=12, batch_size=6, validate_every=4, checkpoint_every=4
+    ).fit()
+    assert state.best_step == 12
+
+
+def test_in_doubt_the_last_weights_are_kept(data, tmp_path: Path, runtime: Runtime) -> None:
+    state = trainer(data, tmp_path, runtime, scores=[0.8, 0.500, 0.505]).fit()
+    assert (state.best_step, state.best) == (12, pytest.approx(0.505))
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(data, tmp_path: Path, runtime: Runtime) -> None:
     run = trainer(data, tmp_path, runtime)
     run.step()

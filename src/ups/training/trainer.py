@@ -1,8 +1,8 @@
 """The one training loop, on one rank or many.
 
 Batches are a pure function of (seed, step) and there is no other randomness, so a run that stops and resumes takes the
-same path, to the last bit, as one that never stopped. The best weights are those of the lowest validation rollout
-error; the test split is not known here.
+same path, to the last bit, as one that never stopped. The best weights are those of the lowest validation error
+over the trivial one's, in the geometric mean over tasks; the test split is not known here.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ from ups.training.probe import fitting_micro_batches
 from ups.training.saving import Saving, State
 from ups.training.stage import Stage
 from ups.training.step import MicroBatch, Step, Sums
-from ups.training.validation import validation_errors
+from ups.training.validation import validate
 
 PATIENCE = 20
 """So many steps in a row without a finite gradient end a run."""
 LOG_EVERY = 20
+DOUBT = 0.02
+"""Scores so close do not tell weights apart; then the last ones, averaged over the most steps, are kept."""
 
 
 class Trainer:
@@ -303,17 +305,18 @@ class Trainer:
         """Errors of the averaged weights on the validation split; True if they are the best so far."""
         self.runtime.crumb.mark("validate", self.state.step - 1)  # it belongs to the step before
         with self.ema.applied():
-            errors = validation_errors(self.stage, self.tasks, self.runtime, self.seed, self.dtype)
-        score = sum(errors.values()) / len(errors)
-        better = score < self.state.best
+            found = validate(self.stage, self.tasks, self.runtime, self.seed, self.dtype)
+        last = self.state.step == self.config.steps
+        better = found.score < self.state.best * (1 + DOUBT if last else 1)
         if better:
-            self.state.best, self.state.best_step = score, self.state.step
+            self.state.best, self.state.best_step = found.score, self.state.step
         self.events.write(
             "validation",
             step=self.state.step,
             train_seconds=self.state.seconds,
-            score=score,
-            errors=errors,
+            score=found.score,
+            errors=found.errors,
+            trivial=found.trivial,
             best=better,
         )
         return better
