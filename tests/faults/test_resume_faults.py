@@ -49,8 +49,7 @@ def go_on(data: Path, run: Path, until: int, strategy: str) -> tuple[int, list[f
             )
             sums, _ = trainer.step()
             losses.append(float(rt.sum(torch.stack([sums[task] for task in trainer.stores])).mean()))
-        trainer._save()
-        trainer._settle()
+        trainer.save(wait=True)
         trainer.events.close()
         return begun, losses, samples
 

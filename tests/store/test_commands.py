@@ -12,7 +12,7 @@ from ups.cli.main import app
 from ups.durable import seal, unseal
 from ups.errors import UserError
 from ups.store import fields, layout
-from ups.training import fit
+from ups.training import data as training_data
 
 CONFIG = """
 name: tiny
@@ -121,7 +121,7 @@ def test_lost_seconds_do_not_end_a_build(tiny, damaged):
 def test_a_store_of_another_codec_is_refused_though_what_was_learned_is_kept(tiny, monkeypatch):
     ups("store", "build", "tiny.yaml")
     another = fields.CODEC + 1
-    for module in (fields, fit):
+    for module in (fields, training_data):
         monkeypatch.setattr(module, "CODEC", another)
     with pytest.raises(UserError, match="holds a store of other data or settings"):
         ups("store", "build", "tiny.yaml")

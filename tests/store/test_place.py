@@ -18,7 +18,8 @@ from ups.store.place import Resident, place
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("steps", "stride"), [(1, 1), (3, 1), (2, 3)])
 def test_a_window_is_what_the_mapped_file_gives(tmp_path: Path, dtype: torch.dtype, steps: int, stride: int) -> None:
-    for name, store in small.prepared(tmp_path)[1].items():
+    for name, task in small.prepared(tmp_path)[1].items():
+        store = task.store
         sampler = Sampler((TaskShare(name, store.trajectories, store.frames, 1.0),), seed=0, batch_size=5)
         part = sampler.indices(3, steps, ((stride, 1.0),))[0]
         window = Resident(store, torch.device("cpu"), dtype).window(part)
@@ -49,7 +50,7 @@ def test_a_cpu_keeps_to_the_mapped_files(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_takes_what_fits_and_refuses_the_rest_in_a_sentence(tmp_path: Path, monkeypatch) -> None:
-    stores = small.prepared(tmp_path / "data")[1]
+    stores = {name: task.store for name, task in small.prepared(tmp_path / "data")[1].items()}
     for choice in ("auto", "device"):
         with Runtime.start(RuntimeConfig(device="cuda", threads=1, placement=choice), 0, tmp_path / choice) as runtime:
             assert place(stores, runtime, torch.float32).keys() == stores.keys()

@@ -148,8 +148,7 @@ def test_a_run_goes_on_captured_or_eager_from_either_s_checkpoint(data: Path, tm
         def act(trainer: Trainer) -> None:
             while trainer.state.step < last:
                 trainer.step()
-            trainer._save()
-            trainer._settle()
+            trainer.save(wait=True)
 
         return act
 

@@ -207,15 +207,19 @@ class Trainer:
             if state.step % config.validate_every == 0 or last:
                 due = self._validate() or due
             if due:
-                self._note_skipped()
-                self.saving.save(self._tensors())
-            if last or votes.stop:
-                self.saving.settle(self._tensors())
+                self.save(wait=last or bool(votes.stop))
             began += time.monotonic() - paused
             if votes.stop and not last:
                 self.runtime.stop.asked = True
                 self.runtime.check_stop(f"step {state.step} of {config.steps} is saved in {self.saving.folder}")
         return state
+
+    def save(self, wait: bool) -> None:
+        """Begin to write a checkpoint; `wait` until it is on the disk."""
+        self._note_skipped()
+        self.saving.save(self._tensors())
+        if wait:
+            self.saving.settle(self._tensors())
 
     def _log(self, sums: Sums) -> float:
         """Write the losses of a step, over all ranks; their mean over tasks."""
