@@ -7,6 +7,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
+import shapes  # noqa: F401  before any test imports ups: it has the shapes in its signatures checked
 import torch
 from hypothesis import settings
 

@@ -15,12 +15,23 @@ import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["torch", "torch.distributed.tensor", "torch.distributed.fsdp", "ups.training.trainer", "ups.distributed.agent"]
+_context.set_forkserver_preload(  # shapes before ups, whose signatures it has checked
+    [
+        "shapes",
+        "torch",
+        "torch.distributed.tensor",
+        "torch.distributed.fsdp",
+        "ups.training.trainer",
+        "ups.distributed.agent",
+    ]
 )
+# Where the server, which does not take over sys.path, finds shapes.
+_PATH = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
 _pool: list[tuple[Any, Connection]] = []
 
 
@@ -29,7 +40,8 @@ def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, timeout:
     while len(_pool) < size:
         ours, theirs = _context.Pipe()
         process = _context.Process(target=_serve, args=(theirs,), daemon=True)
-        process.start()
+        with patch.dict(os.environ, PYTHONPATH=_PATH):
+            process.start()
         theirs.close()
         _pool.append((process, ours))
     port = free_port()

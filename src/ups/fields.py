@@ -67,7 +67,7 @@ class Grid:
     Cell centres and nodes differ by half a cell: taking one for the other costs more error than most models have.
     """
 
-    positions: tuple[Float[Tensor, " n"], ...]
+    positions: tuple[Float[Tensor, "_"], ...]
     extent: tuple[tuple[float, float], ...]
 
     @classmethod

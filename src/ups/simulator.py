@@ -42,7 +42,7 @@ MOST_STEPS = 10**7
 class Rollout:
     """Values in physical units at `times`, on the grid or at the points asked for; `warnings` say what not to trust."""
 
-    values: Float[Tensor, "*B T *points C"]
+    values: Float[Tensor, "... C"]  # (B, T, *points, C), or (T, *points, C) from a start without B
     times: Float[Tensor, " T"]
     channels: tuple[str, ...]
     task: str

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from shapes import unchecked
 from tiny import tiny, tiny_setting
 
 from ups.bench import batches
@@ -37,6 +38,7 @@ def test_the_eager_loop_and_the_trainer_compute_the_same_loss_from_the_same_weig
         ours.close()
 
 
+@unchecked()  # dynamo cannot trace jaxtyping's checks
 def test_a_loop_beside_a_compiled_trainer_is_compiled_too_and_counted_as_if_it_were_not(tmp_path, monkeypatch):
     """Dynamo's own backend stands in for the compiler, which would take minutes."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))

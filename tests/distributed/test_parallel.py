@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from shapes import unchecked
 from small import prepared, small_trainer, train_small
 
 from ups.config.schema import RuntimeConfig
@@ -53,6 +54,7 @@ def test_a_parameter_is_cut_where_it_divides(shape: tuple[int, ...], ranks: int,
     assert placed is None if axis is None else placed is not None and placed.dim == axis
 
 
+@unchecked()  # dynamo cannot trace jaxtyping's checks
 def test_many_tasks_are_compiled_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dynamo's own backend stands in for the compiler, which would take minutes: what is counted is the same."""
     compile_module = torch.nn.Module.compile
@@ -86,6 +88,7 @@ def test_many_tasks_are_compiled_within_the_limit(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
+@unchecked()  # dynamo cannot trace jaxtyping's checks
 def test_compiled_blocks_compute_the_same(data: Path, tmp_path: Path) -> None:
     exact, _ = train_small(data, tmp_path / "exact", precision="float32")
     compiled, _ = train_small(data, tmp_path / "compiled", runtime={"compile": True}, precision="float32")

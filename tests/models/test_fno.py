@@ -99,7 +99,8 @@ def test_the_same_weights_give_nearly_the_same_solution_on_a_finer_grid() -> Non
         name, _, _, conditions, grid = given(FLOW, n)
         x, y = (2 * torch.pi * p.float() for p in grid.points().T)
         a = (torch.sin(x) * torch.cos(y)).view(1, n, n, 1)
-        solutions[n] = network(name, torch.zeros(1, 1, n, n, 1), a, conditions, grid)
+        one = {key: value[:1] for key, value in conditions.items()}
+        solutions[n] = network(name, torch.zeros(1, 1, n, n, 1), a, one, grid)
     coarse = solutions[128].view(1, 64, 2, 64, 2, 1).mean((2, 4))
     error = (coarse - solutions[64]).norm() / coarse.norm()
     assert float(error.detach()) < 0.05

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import small
 import torch
+from shapes import unchecked
 from torch import Tensor
 
 import ups
@@ -130,6 +131,7 @@ def test_training_lowers_the_error_and_the_loaded_model_is_the_trained_one(
 
 
 @pytest.mark.slow
+@unchecked()  # dynamo cannot trace jaxtyping's checks
 def test_compiled_blocks_compute_the_same(stack: ModelSpec, tmp_path: Path) -> None:
     exact, _ = small.train_small(tmp_path, tmp_path / "exact", steps=5, precision="float32")
     runtime = {"compile": True}

@@ -115,7 +115,7 @@ def test_the_second_step_is_trained_through_the_first(prepared) -> None:
         lead = (batch.times[:, 1] - batch.times[:, 0]).float()
         static = batch.values.new_zeros(3, 32, 0)
         first = cut("advection", batch.values[:, :1], static, batch.parameters, lead, batch.grid)
-    second = replace(batch, values=torch.stack([first, batch.values[:, 2]], 1))
+    second = replace(batch, values=torch.stack([first, batch.values[:, 2]], 1), times=batch.times[:, :2])
     loss_of(cut, second).total.mean().backward()
     ours, theirs = (dict(m.named_parameters())["network.stem.bias"].grad for m in (whole, cut))
     assert ours is not None and theirs is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ups.bench.contestants import Contestant, Watch
@@ -46,7 +47,7 @@ def trained(
     return {"steps": curve[-1]["step"], "seconds": seconds, "curve": curve} | judged(model, data), model
 
 
-def rollout_error(predicted: Tensor, truth: Batch) -> float:
+def rollout_error(predicted: Float[Tensor, "N T *space C"], truth: Batch) -> float:
     return float(nrmse(predicted, truth.values[:, 1:]).mean())
 
 
@@ -63,7 +64,7 @@ def judged(model: Propagator, data: Data) -> dict[str, Any]:
     return result
 
 
-def scored(predicted: Tensor, target: Tensor) -> dict[str, Any]:
+def scored(predicted: Float[Tensor, "N T *space C"], target: Float[Tensor, "N T *space C"]) -> dict[str, Any]:
     each = nrmse(predicted, target).flatten(1).mean(1)
     low, high = bootstrap_interval(each, 0, RESAMPLES)
     return {

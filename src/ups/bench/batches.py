@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -41,7 +41,7 @@ class OnDevice:
             starts = torch.randint(frames - 1, (size,), generator=self.random, device=where)
             yield wrap(self.windows(ids, starts))
 
-    def windows(self, ids: Tensor, starts: Tensor) -> Float[Tensor, "B 2 *space C"]:
+    def windows(self, ids: Int[Tensor, " B"], starts: Int[Tensor, " B"]) -> Float[Tensor, "B 2 *space C"]:
         return self.fields[ids[:, None], starts[:, None] + torch.arange(2, device=ids.device)]
 
 

@@ -60,9 +60,9 @@ class NextFrame(nn.Module):
         self,
         task: str,
         history: Float[Tensor, "B H *space C"],
-        static: Tensor,
-        parameters: Mapping[str, Tensor],
-        lead: Tensor,
+        static: Float[Tensor, "B *space S"],
+        parameters: Mapping[str, Float[Tensor, " B"]],
+        lead: Float[Tensor, " B"],
         grid: Grid,
     ) -> Float[Tensor, "B *space C"]:
         return self.network(history[:, -1].movedim(-1, 1)).movedim(1, -1)

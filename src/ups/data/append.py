@@ -8,6 +8,7 @@ from types import TracebackType
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.description import ATTRIBUTE, to_json
@@ -105,7 +106,7 @@ class HDF5Writer(WholeFile, ABC):
         """An empty array, contiguous as published, in the header's precision; disk space is taken when it is filled."""
         self.file.create_dataset(name, shape, dtype="<f8" if self.header.dtype == torch.float64 else "<f4")
 
-    def fill(self, name: str, start: int, values: Tensor) -> None:
+    def fill(self, name: str, start: int, values: Float[Tensor, "B ..."]) -> None:
         """Rows start, start + 1, … of an array."""
         self.file[name][start : start + len(values)] = values.numpy()  # pyright: ignore[reportIndexIssue]
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 import h5py
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.remote import is_remote, is_there, open_remote, read_bytes
@@ -71,7 +71,7 @@ def coordinate(file: h5py.File | h5py.Group, name: str, path: Path, least: int =
     return values
 
 
-def centred_axis(stored: np.ndarray) -> tuple[Float[Tensor, " n"], tuple[float, float]]:
+def centred_axis(stored: Float[np.ndarray, " n"]) -> tuple[Float[Tensor, " n"], tuple[float, float]]:
     """The positions and extent of the axis whose cell centres these are.
 
     float32 centres lie up to 6e-8 beside the true ones; where an even grid with round ends explains them to a
@@ -88,7 +88,7 @@ def centred_axis(stored: np.ndarray) -> tuple[Float[Tensor, " n"], tuple[float, 
     return torch.from_numpy(stored), (float(ends[0]), float(ends[1]))
 
 
-def even_times(stored: np.ndarray) -> Float[Tensor, " T"]:
+def even_times(stored: Float[np.ndarray, " T"]) -> Float[Tensor, " T"]:
     """Times that are even up to float32 rounding are taken as even, like a grid's positions."""
     if len(stored) == 1:
         return torch.from_numpy(stored)
@@ -97,7 +97,7 @@ def even_times(stored: np.ndarray) -> Float[Tensor, " T"]:
     return even if np.abs(even.numpy() - stored).max() < 1e-3 * dt else torch.from_numpy(stored)
 
 
-def read_rows(data: Any, rows: np.ndarray, frames: slice | None = None) -> np.ndarray:
+def read_rows(data: Any, rows: Int[np.ndarray, " B"], frames: slice | None = None) -> np.ndarray:
     """Rows in any order, repeats allowed, as few contiguous reads as they make."""
     selection = () if frames is None else (frames,)
     unique, back = np.unique(rows, return_inverse=True)
@@ -130,7 +130,7 @@ def checked_rows(indices: Any, count: int, path: Path) -> np.ndarray:
     return rows
 
 
-def check_finite(values: np.ndarray, rows: np.ndarray, what: str, path: Path) -> None:
+def check_finite(values: Float[np.ndarray, "B ..."], rows: Int[np.ndarray, " B"], what: str, path: Path) -> None:
     """Refuse NaN and infinities when they are read; `rows` are the samples' numbers in the file."""
     finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
     if not finite.all():

@@ -156,7 +156,7 @@ def batch_from(
     rows: Int[np.ndarray, " B"],
     frames: slice,
     values: Float[np.ndarray, "B T *space C"],
-    static: Mapping[str, np.ndarray] | None = None,
+    static: Mapping[str, Float[np.ndarray, "B *space"]] | None = None,
     parameters: Mapping[str, Float[Tensor, " B"]] | None = None,
 ) -> Batch:
     """What a reader has read, as a batch; `parameters` are those that differ between trajectories."""

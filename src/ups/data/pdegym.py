@@ -29,6 +29,7 @@ from typing import Literal
 import h5py
 import numpy as np
 import torch
+from jaxtyping import Int
 
 from ups.data.description import check_agrees, described
 from ups.data.hdf5 import array, check_finite, checked_rows, open_file, precision, read_part, read_rows
@@ -99,7 +100,7 @@ class Chunks:
     def __len__(self) -> int:
         return sum(self.counts)
 
-    def read(self, rows: np.ndarray, frames: slice | None = None) -> np.ndarray:
+    def read(self, rows: Int[np.ndarray, " B"], frames: slice | None = None) -> np.ndarray:
         """Each file that has some of the rows is opened once."""
         ends = np.cumsum(self.counts)
         owner = np.searchsorted(ends, rows, side="right")
@@ -137,7 +138,7 @@ class Samples:
     def __len__(self) -> int:
         return self.count
 
-    def read(self, rows: np.ndarray, frames: slice | None = None) -> np.ndarray:
+    def read(self, rows: Int[np.ndarray, " B"], frames: slice | None = None) -> np.ndarray:
         with open_file(self.path) as file:
             found = [read_part(array(file, f"{_SAMPLE}{row}/{self.name}", self.path), ()) for row in rows]
         for row, sample in zip(rows, found, strict=True):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt64
 from torch import Tensor
 
 from ups.config.schema import SamplingConfig
@@ -46,7 +46,7 @@ def mix(*values: int) -> int:
     return state
 
 
-def mix_each(prefix: int, values: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+def mix_each(prefix: int, values: Int[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
     """`mix(a, b, v)` for every v, where `prefix` is mix(a, b)."""
     x = values.astype(np.uint64) + np.uint64((prefix * _STEP + _GAMMA) & _MASK64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_MULTIPLIERS[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from ups.errors import UserError
 from ups.fields import Dataset
@@ -94,7 +95,7 @@ def _levels(values: np.ndarray, low: float, high: float, count: int) -> np.ndarr
     return np.nan_to_num(part * count).clip(0, count - 1).astype(int)
 
 
-def limits(values: np.ndarray) -> tuple[float, float]:
+def limits(values: Float[np.ndarray, "..."]) -> tuple[float, float]:
     """The least and the largest finite value."""
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)

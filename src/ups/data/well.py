@@ -22,7 +22,7 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.description import described
@@ -69,7 +69,7 @@ class Stored:
         kept = tuple(n if varies else 1 for n, varies in zip(shape, self.dims, strict=True))
         return (*lead, *left_out, *tensor), (*lead, *kept, *tensor)
 
-    def read(self, file: h5py.File, rows: np.ndarray, frames: slice, shape: Sequence[int]) -> np.ndarray:
+    def read(self, file: h5py.File, rows: Int[np.ndarray, " B"], frames: slice, shape: Sequence[int]) -> np.ndarray:
         """(B, *space, K), or (B, T, *space, K) of what varies in time, reading only what is asked for."""
         data: Any = file[self.place]
         if self.samples:

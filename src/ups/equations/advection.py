@@ -78,7 +78,7 @@ class Advection(Line):
         u = waves(positions.flatten()).reshape(len(ids), len(times), self.points, 1)
         return solved_batch(self, ids, times, u)
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
         """−β ∂u/∂x by central differences: it sums to zero."""
         return (self.beta * state.shape[1] / 2) * (state.roll(1, 1) - state.roll(-1, 1))
 

@@ -142,7 +142,7 @@ class Line(ABC):
         return self.roll(start, batch.times[0] - batch.times[0, 0])[..., None]
 
 
-def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B T-1 *space C"]:
+def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B steps *space C"]:
     """How far each step between frames is from what the equation allows: u(t₁) − u(t₀) − ∫ rate dt.
 
     The integral is the trapezoidal rule over the two frames, so true solutions have a balance of third order in the
@@ -178,7 +178,7 @@ def solved_batch(
     ids: Sequence[int],
     times: Float[Tensor, " T"],
     values: Float[Tensor, "B T *space C"],
-    static: dict[str, Tensor] | None = None,
+    static: dict[str, Float[Tensor, "B *space"]] | None = None,
 ) -> Batch:
     """Pack float64 solutions as the float32 batch that readers and writers pass around."""
     count, device = len(ids), values.device

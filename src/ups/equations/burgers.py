@@ -139,7 +139,7 @@ class Burgers(Line):
             advanced[rows] = self.step(u[rows], interval / steps, steps)
         return advanced
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
         """−∂(u²/2)/∂x + (ν/π) ∂²u/∂x² by second-order fluxes through the faces: it sums to zero."""
         u, n = state[..., 0], state.shape[1]
         after = u.roll(-1, -1)

@@ -34,8 +34,11 @@ def coefficients(function: Callable[[Tensor], Tensor], largest: float) -> Float[
 
 
 def apply(
-    series: Sequence[Float[Tensor, " K"]], operator: Callable[[Tensor], Tensor], largest: float, v: Tensor
-) -> list[Tensor]:
+    series: Sequence[Float[Tensor, "_"]],
+    operator: Callable[[Tensor], Tensor],
+    largest: float,
+    v: Float[Tensor, "*any"],
+) -> list[Float[Tensor, "*any"]]:
     """f(A) v for every f of `series`, where A = `operator` has its eigenvalues in [0, largest].
 
     The polynomials follow T₊ = 2 S T − T₋ with S = 2A/largest − 1, so each costs one application of A.

@@ -109,7 +109,9 @@ class Darcy:
             source={"equation": self.name},
         )
 
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
+    def rate(
+        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
+    ) -> Float[Tensor, "B X Y C"]:
         """The residual β + ∇·(a ∇u)."""
         return (self.beta - self.operator(static["a"].double(), state[..., 0].double()))[..., None]
 

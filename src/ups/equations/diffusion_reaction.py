@@ -145,7 +145,9 @@ class DiffusionReaction:
                 state = self.step(state, round((end - begin) / steps, 12), steps)
         return state
 
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
+    def rate(
+        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
+    ) -> Float[Tensor, "B X Y C"]:
         """Five-point diffusive fluxes, none through the walls, and the reaction."""
         u, v = state.unbind(-1)
         cells = (state.shape[1] / _LENGTH) ** 2

@@ -110,7 +110,7 @@ class DiffusionSorption(Line):
         rolled = self.roll(u0, times).unflatten(-1, (self.points, self.refinement)).mean(-1)
         return solved_batch(self, ids, times, rolled[..., None])
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
         """D/R(u) ∂²u/∂x² by second-order fluxes through the faces and the walls: R(u) times it sums to what enters."""
         u = state[..., 0]
         retardation = 1 + _SORPTION * _EXPONENT * (u.clamp_min(0.0) + _OFFSET).pow(_EXPONENT - 1)

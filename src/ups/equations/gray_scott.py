@@ -151,7 +151,9 @@ class GrayScott:
         """The solution started from `start` at t = 0, on its own grid."""
         return torch.stack(list(march(self.name, start, times, self._advance)), 1)
 
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
+    def rate(
+        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
+    ) -> Float[Tensor, "B X Y C"]:
         """Five-point diffusive fluxes, and the reaction of the cells' averages."""
         a, b = state.unbind(-1)
         cells = (state.shape[1] / _LENGTH) ** 2
@@ -205,7 +207,7 @@ def _laplacian(u: Float[Tensor, "B X Y"]) -> Float[Tensor, "B X Y"]:
     return u.roll(1, 1) + u.roll(-1, 1) + u.roll(1, 2) + u.roll(-1, 2) - 4 * u
 
 
-def _smooth(k: Float[Tensor, "K K"]) -> Float[Tensor, "K K"]:
+def _smooth(k: Float[Tensor, "K L"]) -> Float[Tensor, "K L"]:
     """Amplitudes of waves, Σ a² = 1 over half the plane: a Gaussian of width 6, cut at 12."""
     return torch.exp(-((k / 6) ** 2)) * (k <= _FOURIER) / math.sqrt(9 * math.pi)
 

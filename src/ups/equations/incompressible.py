@@ -156,7 +156,9 @@ class Incompressible:
         """
         return torch.stack([_in_cells(state) for state in self._states(start, force, times)], 1).movedim(2, -1)
 
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
+    def rate(
+        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
+    ) -> Float[Tensor, "B X Y C"]:
         """Central fluxes through the faces, none through the walls, of what is free of divergence in V and its change.
 
         From the centres to the faces and back are two averages: of second order, and less at the walls.

@@ -146,7 +146,7 @@ class KuramotoSivashinsky(Line):
             u0 = self._advance(u0, 0.0, self.warm_up)
         return solved_batch(self, ids, times, self.roll(u0, times)[..., ::factor, None])
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
         """−∂(u²/2)/∂x − ∂²u/∂x² − ∂⁴u/∂x⁴ in Fourier space, where it sums to zero.
 
         Differences would be too coarse: at 2 points a unit length they are wrong by 8 % of ∂⁴ of the fastest wave.

@@ -13,11 +13,11 @@ from ups.errors import UserError
 
 def march(
     name: str,
-    state: Tensor,
+    state: Float[Tensor, "*state"],
     times: Float[Tensor, " T"],
     advance: Callable[[Tensor, float, float], Tensor],
     began: float = 0.0,
-) -> Iterator[Tensor]:
+) -> Iterator[Float[Tensor, "*state"]]:
     """The states at `times`, where `state` is that at `began`; `advance(state, now, later)` gives the later state."""
     now = began
     for time in times.tolist():
@@ -29,7 +29,7 @@ def march(
         now = time
 
 
-def in_rows(solve: Callable[..., Tensor], *inputs: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *out"]:
+def in_rows(solve: Callable[..., Tensor], *inputs: Float[Tensor, "B ..."]) -> Float[Tensor, "B *out"]:
     """`solve(*inputs)` in batches of one fixed size, the last one filled up with copies of its first row.
 
     A matrix product or Fourier transform may round differently in a batch of another size, and a trajectory must not
@@ -45,7 +45,7 @@ def in_rows(solve: Callable[..., Tensor], *inputs: Float[Tensor, "B *rest"]) -> 
     return torch.cat(solved)
 
 
-def block_means(name: str, fields: Tensor, points: int, axes: Sequence[int]) -> Tensor:
+def block_means(name: str, fields: Float[Tensor, "*any"], points: int, axes: Sequence[int]) -> Float[Tensor, "*fewer"]:
     """Averages over blocks of cells, `points` of them along each of the given neighbouring axes."""
     for axis in reversed(axes):
         n = fields.shape[axis]

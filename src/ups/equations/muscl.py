@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from ups.errors import UserError
@@ -38,7 +38,7 @@ class Balance(Protocol):
         ...
 
 
-def padded(w: Float[Tensor, "*any"], dim: int, kind: str, width: int) -> Float[Tensor, "*wider"]:
+def padded(w: Shaped[Tensor, "*any"], dim: int, kind: str, width: int) -> Shaped[Tensor, "*wider"]:
     """w with `width` ghost cells on both ends of an axis: those of the other end (periodic) or the outermost (open)."""
     n = w.shape[dim]
     if kind == "periodic":

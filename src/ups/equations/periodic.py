@@ -22,9 +22,9 @@ class Waves:
     """
 
     x: Float[Tensor, "K 1"]
-    y: Float[Tensor, " K"]
-    square: Float[Tensor, "K K"]
-    resolved: Bool[Tensor, "K K"]
+    y: Float[Tensor, " L"]
+    square: Float[Tensor, "K L"]
+    resolved: Bool[Tensor, "K L"]
 
     @classmethod
     def build(cls, n: int, length: float, device: torch.device) -> Waves:
@@ -63,7 +63,7 @@ def random_fields(
     ids: Sequence[int],
     count: int,
     largest: int,
-    amplitude: Callable[[Float[Tensor, "K K"]], Float[Tensor, "K K"]],
+    amplitude: Callable[[Float[Tensor, "K L"]], Float[Tensor, "K L"]],
     n: int,
     device: torch.device | str = "cpu",
     skip: int = 0,

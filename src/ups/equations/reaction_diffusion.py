@@ -139,7 +139,7 @@ class ReactionDiffusion(Line):
         rolled = self.roll(self.start(seed, ids, x, device), times)
         return solved_batch(self, ids, times, rolled[..., :: self.refinement, None])
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
         """ν ∂²u/∂x² by second-order fluxes through the faces, and ρ u (1 − u)."""
         diffusion = self.nu * state.shape[1] ** 2 * (state.roll(1, 1) + state.roll(-1, 1) - 2 * state)
         return diffusion + self.rho * state * (1 - state)

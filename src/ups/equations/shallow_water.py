@@ -106,7 +106,9 @@ class ShallowWater:
 
         yield from march(self.name, u0, times, advance)
 
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
+    def rate(
+        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
+    ) -> Float[Tensor, "B X Y C"]:
         raise UserError(
             f"{self.name}: depth alone has no rate, since the flow is not stored; score predictions of this task by "
             "their conserved mean instead"

@@ -129,7 +129,9 @@ class Vorticity:
 
         yield from march(self.name, w, times, go_on)
 
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
+    def rate(
+        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
+    ) -> Float[Tensor, "B X Y C"]:
         """Central fluxes through the faces, with velocities from differences of ψ along them; it sums to zero."""
         w, n = state[..., 0], state.shape[1]
         x_face, y_face = face_velocities(torch.fft.rfft2(w), n)
@@ -224,14 +226,14 @@ def step(
 
 
 def advance(
-    state: Tensor,
+    state: Float[Tensor, "B *state"],
     now: float,
     later: float,
     speed: Callable[[Tensor], Float[Tensor, " B"]],
     march_on: Callable[[Tensor, float, int], Tensor],
     courant: float,
     longest: float,
-) -> Tensor:
+) -> Float[Tensor, "B *state"]:
     """March over an interval in stable steps: `march_on(state, dt, steps)` with dt · n · speed ≤ `courant`.
 
     The step follows from each flow's own speed, rounded up to a power of 2. The whole batch marches with every step

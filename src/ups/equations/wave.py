@@ -173,7 +173,9 @@ class Wave:
         around = whole[:, 2:, 1:-1] + whole[:, :-2, 1:-1] + whole[:, 1:-1, 2:] + whole[:, 1:-1, :-2]
         return (c * u.shape[-1]).square() * (around - 4 * u)
 
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Tensor]) -> Float[Tensor, "B X Y C"]:
+    def rate(
+        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
+    ) -> Float[Tensor, "B X Y C"]:
         """One frame of u does not say how fast it moves."""
         raise UserError(
             "wave: ∂u/∂t does not follow from one frame of u, so frames have no balance; "

@@ -82,7 +82,7 @@ def _pooled(prediction: Fields, truth: Fields, drawn: Tensor) -> Float[Tensor, "
     return ((weights @ error) / (weights @ size)).sqrt().mean(1)
 
 
-def plain(value: Tensor | float) -> float | None:
+def plain(value: Float[Tensor, ""] | float) -> float | None:
     """A JSON number; what is not finite is null."""
     number = float(value)
     return number if math.isfinite(number) else None

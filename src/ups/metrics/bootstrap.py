@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def bootstrap_interval(
-    values: Float[Tensor, "N ..."], seed: int, resamples: int = 2000, level: float = 0.95
-) -> tuple[Float[Tensor, ...], Float[Tensor, ...]]:
+    values: Float[Tensor, "N *rest"], seed: int, resamples: int = 2000, level: float = 0.95
+) -> tuple[Float[Tensor, "*rest"], Float[Tensor, "*rest"]]:
     """Percentile bootstrap of the mean over samples: the central `level` of the means of N draws with replacement.
 
     Drawn on the CPU from `seed`, so every device gives the same interval. One sample gives an interval of no width
@@ -29,7 +29,9 @@ def draws(count: int, seed: int, resamples: int = 2000) -> Int[Tensor, "R N"]:
     return torch.randint(count, (resamples, count), generator=torch.Generator().manual_seed(seed))
 
 
-def central(values: Float[Tensor, "R ..."], level: float = 0.95) -> tuple[Float[Tensor, ...], Float[Tensor, ...]]:
+def central(
+    values: Float[Tensor, "R *rest"], level: float = 0.95
+) -> tuple[Float[Tensor, "*rest"], Float[Tensor, "*rest"]]:
     """The ends of the central `level` of a statistic over resamples."""
     tail = (1 - level) / 2
     ends = torch.tensor([tail, 1 - tail], dtype=values.dtype, device=values.device)

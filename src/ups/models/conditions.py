@@ -17,7 +17,7 @@ FLOOR = 1e-3
 """|value| at which the signed log turns from linear to logarithmic."""
 
 
-def signed_log(value: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+def signed_log(value: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     """asinh(v / 10⁻³) ≈ sign(v) ln(2|v| / 10⁻³): parameters span decades, may be negative, and may pass zero."""
     return torch.asinh(value / FLOOR)
 

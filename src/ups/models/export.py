@@ -67,8 +67,8 @@ class Step(nn.Module):
     def forward(
         self,
         history: Float[Tensor, "B H *space C"],
-        static: dict[str, Tensor],
-        parameters: dict[str, Tensor],
+        static: dict[str, Float[Tensor, "B *space"]],
+        parameters: dict[str, Float[Tensor, " B"]],
         lead: Float[Tensor, " B"],
     ) -> Float[Tensor, "B *space C"]:
         learned = self.learned
@@ -85,7 +85,9 @@ class Solve(nn.Module):
         super().__init__()
         self.model, self.learned = model, learned
 
-    def forward(self, static: dict[str, Tensor], parameters: dict[str, Tensor]) -> Float[Tensor, "B *space C"]:
+    def forward(
+        self, static: dict[str, Float[Tensor, "B *space"]], parameters: dict[str, Float[Tensor, " B"]]
+    ) -> Float[Tensor, "B *space C"]:
         learned = self.learned
         given = next(iter([*static.values(), *parameters.values()]))
         zero = given.new_zeros(given.shape[0], 1, *learned.grid.shape, len(learned.spec.channels))

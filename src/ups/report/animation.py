@@ -91,7 +91,7 @@ def _range(values: Mapping[str, Float[ndarray, "T *space C"]], models: Sequence[
     return {"low": low, "high": high, "error": error, "packing": [low - half, high + half]}
 
 
-def pack(field: Float[ndarray, ...], low: float, high: float) -> str:
+def pack(field: Float[ndarray, "..."], low: float, high: float) -> str:
     """Little-endian 16-bit integers of `field` scaled from [low, high], in base64."""
     scaled = 1 + (np.clip(np.nan_to_num(field), low, high) - low) / (high - low) * STEPS
     integers = np.select([~np.isfinite(field), field < low, field > high], [BROKEN, BELOW, ABOVE], scaled.round())

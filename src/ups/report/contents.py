@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from numpy import ndarray
 
 REFERENCE = "truth"
@@ -74,11 +74,11 @@ class TaskPage:
     equation: str
     steady: bool
     channels: tuple[str, ...]
-    axes: tuple[Float[ndarray, " n"], ...]
+    axes: tuple[Float[ndarray, "_"], ...]
     times: Float[ndarray, " T"]
     samples: list[Sample]
     growth: Mapping[str, Float[ndarray, " T"]]
-    spectra: Mapping[str, tuple[ndarray, ndarray]]
+    spectra: Mapping[str, tuple[Num[ndarray, " K"], Float[ndarray, " K"]]]
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]]
     solver: SolverComparison | None = None
 

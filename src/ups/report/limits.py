@@ -11,7 +11,7 @@ from numpy import ndarray
 ERROR_QUANTILE = 0.995
 
 
-def field_limits(truths: Iterable[Float[ndarray, ...]]) -> tuple[float, float]:
+def field_limits(truths: Iterable[Float[ndarray, "..."]]) -> tuple[float, float]:
     """The smallest and largest finite value of the truths alone: a model that explodes must not blank the others."""
     finite = _finite(truths)
     if finite.size == 0:
@@ -23,7 +23,7 @@ def field_limits(truths: Iterable[Float[ndarray, ...]]) -> tuple[float, float]:
     return low, high
 
 
-def error_limit(errors: Iterable[Float[ndarray, ...]], field_span: float) -> float:
+def error_limit(errors: Iterable[Float[ndarray, "..."]], field_span: float) -> float:
     """The m of the shared limits ±m: 99.5 % of all models' finite |errors| lie within; at most the field's span.
 
     The quantile keeps one shock point from blanking the rest, the span keeps one exploded model from doing so.
@@ -34,6 +34,6 @@ def error_limit(errors: Iterable[Float[ndarray, ...]], field_span: float) -> flo
     return min(float(np.quantile(finite, ERROR_QUANTILE)) or float(finite.max()), field_span) or field_span
 
 
-def _finite(arrays: Iterable[Float[ndarray, ...]]) -> Float[ndarray, " n"]:
+def _finite(arrays: Iterable[Float[ndarray, "..."]]) -> Float[ndarray, " n"]:
     flat = np.concatenate([np.ravel(np.asarray(a, dtype=np.float64)) for a in arrays] or [np.empty(0)])
     return flat[np.isfinite(flat)]

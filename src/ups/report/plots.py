@@ -11,7 +11,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
@@ -191,7 +191,7 @@ def growth_figure(times: Float[ndarray, " T"], growth: Mapping[str, Float[ndarra
     return figure
 
 
-def spectra_figure(spectra: Mapping[str, tuple[ndarray, ndarray]], steady: bool) -> Figure:
+def spectra_figure(spectra: Mapping[str, tuple[Num[ndarray, " K"], Float[ndarray, " K"]]], steady: bool) -> Figure:
     """Power against wave number at the final time: lost small scales show as a gap at the right."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.7, 3.2), layout="constrained")

@@ -16,6 +16,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int
 
 from ups.store.layout import REWRITE, ArrayLayout, Shard, StoreDamaged, content_problem, little_endian, size_problem
 
@@ -47,7 +48,7 @@ class Mapped:
         self._firsts = np.array([shard.first for shard in layout.shards])
         self._lock = threading.Lock()
 
-    def need(self, rows: np.ndarray) -> None:
+    def need(self, rows: Int[np.ndarray, " B"]) -> None:
         """Map the shards of these rows that are not yet; StoreDamaged names one that is not what was written."""
         with self._lock:
             missing = rows[self.places[rows] == _NOWHERE]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
+from jaxtyping import Float
 from torch import Tensor
 
 from ups.distributed.vote import is_out_of_memory
@@ -23,7 +24,7 @@ COPIES = 2
 """Of a matrix, its sides rounded up to powers of two, that a processor's own memory has to hold at most."""
 
 
-def fits(matrices: Tensor) -> bool:
+def fits(matrices: Float[Tensor, "*batch m n"]) -> bool:
     """Whether they are float32 on a GPU whose products may be rounded to tf32, and small and few enough."""
     allowed = torch.version.cuda is not None and torch.backends.cuda.matmul.fp32_precision == "tf32"
     if not allowed or matrices.device.type != "cuda" or matrices.dtype != torch.float32 or matrices.numel() >= 2**31:
@@ -59,11 +60,11 @@ def _padded(side: int) -> int:
 
 
 def update(
-    weight: Tensor,
-    momentum: Tensor,
-    gradient: Tensor,
-    rate: Tensor,
-    skipped: Tensor | None,
+    weight: Float[Tensor, "*batch m n"],
+    momentum: Float[Tensor, "*batch m n"],
+    gradient: Float[Tensor, "*batch m n"],
+    rate: Float[Tensor, ""],
+    skipped: Float[Tensor, ""] | None,
     mu: float,
     decay: float,
     scale: float,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxtyping import Shaped
 from torch import Tensor
 
 from ups.distributed.runtime import Runtime
@@ -48,7 +49,7 @@ class Saving:
         self._refused, self._begun_at, self._step = 0, 0.0, -1
         self._kept = state.best, state.best_step  # the best that is on the disk
 
-    def resume(self, tensors: Mapping[str, Tensor]) -> None:
+    def resume(self, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> None:
         """Fill tensors and state from the newest good checkpoint, if there is one."""
         manifest = self._saver.load(tensors)
         if manifest is None:
@@ -63,18 +64,18 @@ class Saving:
         """Whether this rank knows that the last checkpoint was refused, and has waited long enough."""
         return self._saver.failed and time.monotonic() > self._begun_at + RETRY
 
-    def save(self, tensors: Mapping[str, Tensor]) -> None:
+    def save(self, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> None:
         """Begin to write a checkpoint of this step, once the one before is done; it ends while training goes on."""
         self._written()
         self._write(tensors)
 
-    def settle(self, tensors: Mapping[str, Tensor]) -> None:
+    def settle(self, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> None:
         """Wait until the last checkpoint is on the disk, trying again if it was refused."""
         while not self._written():
             time.sleep(RETRY)
             self._write(tensors)
 
-    def _write(self, tensors: Mapping[str, Tensor]) -> None:
+    def _write(self, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> None:
         state = self.state
         self.runtime.crumb.mark("checkpoint", state.step - 1)  # it belongs to the step before
         progress = vars(state) | {"best": None if math.isinf(state.best) else state.best}

@@ -40,8 +40,8 @@ class Bases:
 
     boundary: Boundary
     local: tuple[bool, ...]
-    analysis: tuple[Float[Tensor, "two_K n"], ...]
-    synthesis: tuple[Float[Tensor, "n two_K"], ...]
+    analysis: tuple[Float[Tensor, "_ _"], ...]  # (2K, n), of each axis its own
+    synthesis: tuple[Float[Tensor, "_ _"], ...]  # (n, 2K)
 
 
 class Spectral:
