@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 
 import h5py
@@ -15,6 +16,7 @@ from ups.data.generate import generate
 from ups.data.inspect import describe, inspect_dataset
 from ups.data.open import open_dataset
 from ups.equations import Advection
+from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid, Header, Side
 from ups.report.table import metrics_table
 
@@ -125,14 +127,28 @@ def test_the_description_reads_line_by_line():
     ]
 
 
-def test_the_table_sets_the_model_beside_its_rivals():
-    scores = {"model": 0.01, "persistence": 0.5, "fno": 0.02, "ci95": [0.009, 0.011]}
-    steady = {"model": 0.03, "persistence": 0.3}
+def test_the_table_has_a_column_for_every_predictor_of_the_run():
+    labels = [("operator", "UPS", "stage"), ("refiner", "refiner", "stage"), ("fno", "FNO", "compared")]
+    labels += [("persistence", "persistence", "baseline")]
+    scores = {"model": 0.01, "refiner": 0.01, "operator": 0.03, "persistence": 0.5, "fno": 0.02, "ci95": [0.009, 0.011]}
+    steady = {"model": 0.03, "refiner": 0.03, "operator": 0.04, "persistence": 0.3}
     table = metrics_table(
-        {"tasks": {"burgers": {"rollout": {"nrmse": scores}}, "darcy": {"one_step": {"nrmse": steady}}}}
+        {
+            "model": "refiner",
+            "predictors": [{"name": name, "title": title, "kind": kind} for name, title, kind in labels],
+            "tasks": {"burgers": {"rollout": {"nrmse": scores}}, "darcy": {"one_step": {"nrmse": steady}}},
+        }
     )
-    assert [line.split() for line in table.splitlines()] == [
-        ["task", "nRMSE", "persistence", "FNO", "of", "persistence", "of", "FNO"],
-        ["burgers", "rollout", "0.0100", "0.5000", "0.0200", "0.0200", "0.5000"],
-        ["darcy", "one", "step", "0.0300", "0.3000", "-", "0.1000", "-"],
+    head, *lines = table.splitlines()
+    assert re.split(r"  +", head) == [
+        "nRMSE", "refiner", "UPS", "FNO", "persistence", "refiner / FNO", "refiner / persistence",
+    ]  # fmt: skip
+    assert [line.split() for line in lines] == [
+        ["burgers", "rollout", "0.0100", "0.0300", "0.0200", "0.5000", "0.5000", "0.0200"],
+        ["darcy", "one", "step", "0.0300", "0.0400", "-", "0.3000", "-", "0.1000"],
     ]
+
+
+def test_the_metrics_of_an_older_version_are_refused_with_what_to_do():
+    with pytest.raises(UserError, match="older version of ups; do it again with `ups evaluate"):
+        metrics_table({"tasks": {"darcy": {"one_step": {"nrmse": {"model": 0.03, "fno": 0.3}}}}})

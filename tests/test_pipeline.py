@@ -19,6 +19,7 @@ from small import SMALLER
 
 from ups import pipeline
 from ups.errors import STOPPED, UserError
+from ups.metrics import register_metric, registry
 
 VIEWS = {"advection": ["one_step", "rollout"], "burgers": ["one_step", "rollout"], "darcy": ["one_step"]}
 
@@ -43,7 +44,8 @@ def test_a_finished_run_has_everything_in_its_directory(finished_run: Path) -> N
     for views in metrics["tasks"].values():
         for measured in views.values():
             for name, entry in measured.items():
-                assert entry.keys() == {"model", "persistence", "fno", "ci95"}, name
+                assert entry.keys() == {"model", "persistence", "operator", "fno", "ci95", "ci95_of"}, name
+                assert entry["model"] == entry["operator"] and entry["ci95"] == entry["ci95_of"]["operator"]
             low, high = measured["nrmse"]["ci95"]
             assert low <= measured["nrmse"]["model"] <= high
     assert metrics["training"]["fno_darcy"]["step"] >= 50
@@ -72,6 +74,21 @@ def test_evaluating_and_reporting_again_gives_the_same_numbers(finished_run: Pat
     before = json.loads((finished_run / "metrics.json").read_text())["tasks"]
     assert pipeline.evaluate(finished_run)["tasks"] == before
     assert pipeline.report(finished_run).is_file()
+
+
+def test_a_metric_of_the_users_own_is_in_the_metrics_and_in_the_report(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_known", dict(registry._known))  # forgotten after this test
+    register_metric("last_error", lambda prediction, truth, _: (prediction - truth)[:, -1].abs().flatten(1).mean(1))
+    folder = tmp_path / "quickstart"
+    shutil.copytree(finished_run, folder)
+    metrics = pipeline.evaluate(folder)
+    for views in metrics["tasks"].values():
+        for measured in views.values():
+            assert measured["last_error"].keys() == measured["nrmse"].keys()
+            assert measured["last_error"]["model"] > 0
+    assert "last error" in pipeline.report(folder).read_text()
 
 
 def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_numbers(
@@ -205,7 +222,13 @@ def burgers_file(finished_run: Path, tmp_path: Path) -> Path:
 def test_files_of_the_published_layout_train_too(burgers_file: Path, tmp_path: Path) -> None:
     pipeline.run(str(files_config(tmp_path, burgers_file.name)), [], tmp_path / "runs")
     metrics = json.loads((tmp_path / "runs" / "mine" / "metrics.json").read_text())
-    assert metrics["tasks"]["burgers"]["rollout"]["nrmse"].keys() == {"model", "persistence", "ci95"}
+    assert metrics["tasks"]["burgers"]["rollout"]["nrmse"].keys() == {
+        "model",
+        "persistence",
+        "operator",
+        "ci95",
+        "ci95_of",
+    }
 
 
 def test_a_mistake_that_led_to_nothing_does_not_use_up_the_name(burgers_file: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from ups.durable import write
 from ups.errors import GaveUp, Stopped, UserError
 from ups.evaluation.evaluate import Evaluation
 from ups.evaluation.evaluate import evaluate as judge
+from ups.evaluation.labels import labels
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec
 from ups.simulator import load
@@ -254,9 +256,10 @@ def _evaluate(
     found: dict[str, Evaluation] = {}
     with Progress("evaluating", total=len(views), unit="test sets") as progress:
         for number, (name, view) in enumerate(views):
+            fno = {"fno": fnos[name]} if name in fnos else {}
             found[view] = judge(
-                simulator.model,
-                fnos.get(name),
+                {"operator": simulator.model} | fno,
+                "operator",
                 simulator.tasks[name],
                 sources[name],
                 view,
@@ -276,8 +279,17 @@ def _evaluate(
             np.savez(file, **evaluation.arrays)  # pyright: ignore[reportArgumentType]
         os.replace(temporary, folder / f"{view}.npz")
     channels = {view: list(sources[name].spec.channel_names) for name, view in views}
+    shown = {"model": "operator", "predictors": [asdict(p) for p in labels(["operator"], ["fno"] if fnos else [])]}
     details = {
         "command": command,
+        **shown,
+        "trainings": [
+            {"label": "operator, all tasks", "predictor": "operator", "events": "events.jsonl"},
+            *(
+                {"label": f"FNO, {n}", "predictor": "fno", "events": f"baselines/fno_{n}/events.jsonl"}
+                for n in sorted(fnos)
+            ),
+        ],
         "channels": channels,
         "solver": {view: e.solver for view, e in found.items() if e.solver},
         "notes": _notes(config, trained),
@@ -293,6 +305,7 @@ def _evaluate(
         "state": "finished" if fnos.keys() == config.fno.keys() else "evaluated",
         "name": config.name,
         "seconds": seconds,
+        **shown,
         "training": trained,
         "solver": details["solver"],
         "tasks": {view: evaluation.metrics for view, evaluation in found.items()},

@@ -6,22 +6,31 @@ import time
 
 import pytest
 import torch
+from small import Solved
 
+from ups.data.sources import Source
+from ups.data.statistics import statistics
 from ups.equations import Advection, Burgers, Darcy
+from ups.evaluation.evaluate import evaluate
 from ups.evaluation.scores import score
 from ups.evaluation.solver import compare
-from ups.fields import Batch, Boundary, Channel, Invariant, TaskSpec
+from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.models.saved import Learned
 from ups.rollout.predict import on_grid
 from ups.rollout.roll_out import start_history
 
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, dt=0.1, invariants=(Invariant("u"),))
 
 
+def scored(predictions, truth, model="operator"):
+    return score(WAVES, predictions, truth, torch.tensor([0.1]), 0, 400, model=model, grid=Grid.cell_centred((4,)))
+
+
 def test_scores_of_two_hand_computed_trajectories() -> None:
     """Truth ±1 and ±2; the model is off by 0.1 and 0.4 everywhere, persistence by 1 and 1."""
     truth = torch.tensor([[1.0, -1.0, 1.0, -1.0], [2.0, -2.0, 2.0, -2.0]]).view(2, 1, 4, 1)
     model = truth + torch.tensor([0.1, 0.4]).view(2, 1, 1, 1)
-    result = score(WAVES, {"model": model, "persistence": truth + 1}, truth, torch.tensor([0.1]), 0, 400)
+    result = scored({"operator": model, "persistence": truth + 1}, truth)
     assert result["nrmse"]["model"] == pytest.approx((0.1 + 0.2) / 2)
     assert result["nrmse"]["persistence"] == pytest.approx((1 + 0.5) / 2)
     assert result["nrmse_median"]["model"] == pytest.approx(0.15)
@@ -37,23 +46,91 @@ def test_scores_of_two_hand_computed_trajectories() -> None:
 
 def test_a_prediction_that_is_not_a_number_scores_null() -> None:
     truth = torch.ones(2, 1, 4, 1)
-    result = score(WAVES, {"model": truth * torch.nan}, truth, torch.tensor([0.1]), 0, 100)
+    result = scored({"operator": truth * torch.nan}, truth)
     assert result["nrmse"]["model"] is None
     assert result["nrmse"]["ci95"] == [None, None]
 
 
-class Solved:
-    def __init__(self, equation: Advection | Burgers | Darcy, count: int) -> None:
-        self.batch = equation.solve(0, range(count))
-        self.task, self.channels, self.grid = equation.name, equation.channels, equation.grid
-        self.times, self.boundary = equation.times, equation.boundary
+def test_every_predictor_stands_under_its_own_name_and_one_of_them_as_the_model() -> None:
+    truth = torch.tensor([[1.0, -1.0, 1.0, -1.0], [2.0, -2.0, 2.0, -2.0]]).view(2, 1, 4, 1)
+    away = {"operator": 0.2, "corrector": 0.1, "unet": 0.4, "persistence": 1.0}
+    result = scored({name: truth + error for name, error in away.items()}, truth, model="corrector")
+    for metric, entry in result.items():
+        assert list(entry) == ["model", "persistence", "operator", "corrector", "unet", "ci95", "ci95_of"], metric
+        assert entry["model"] == entry["corrector"] and entry["ci95"] == entry["ci95_of"]["corrector"]
+        assert list(entry["ci95_of"]) == list(away)
+    for name, error in away.items():  # two samples: the interval's ends are the samples themselves
+        assert result["nrmse"][name] == pytest.approx(0.75 * error)
+        assert result["nrmse"]["ci95_of"][name] == pytest.approx([error / 2, error])
+        assert result["nrmse_pooled"]["ci95_of"][name] == pytest.approx([error / 2, error])
 
-    def __len__(self) -> int:
-        return len(self.batch)
 
-    def read(self, indices, frames: slice) -> Batch:
-        assert list(indices) == list(range(len(self))) and frames == slice(None)
-        return self.batch
+@pytest.mark.parametrize("name", ["model", "truth", "ci95", "ci95_of"])
+def test_a_name_that_means_something_else_in_the_files_is_refused(name: str) -> None:
+    truth = torch.ones(2, 1, 4, 1)
+    with pytest.raises(ValueError, match=f"cannot be called '{name}'"):
+        scored({"operator": truth, name: truth}, truth)
+
+
+def test_a_model_that_predicted_nothing_is_refused() -> None:
+    truth = torch.ones(2, 1, 4, 1)
+    with pytest.raises(ValueError, match="the model is 'corrector'"):
+        scored({"operator": truth}, truth, model="corrector")
+
+
+class Scaling(torch.nn.Module):
+    """Stands for a Propagator: `predict` of the tests below multiplies the truth by it."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+
+@pytest.mark.parametrize(
+    ("equation", "views"),
+    [
+        (Advection(points=32, beta=0.4, frames=5, duration=0.5), ["one_step", "rollout"]),
+        (Darcy(points=16), ["one_step"]),
+    ],
+)
+def test_numbers_and_arrays_are_there_of_every_predictor_and_of_persistence(
+    equation: Advection | Darcy, views: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = 0 if isinstance(equation, Darcy) else 1
+
+    def predict(predictor: Scaling, learned: Learned, batch: Batch, capture: bool) -> torch.Tensor:
+        return predictor.factor * batch.values[:, first:]
+
+    for function in ("one_step", "rollout", "solve"):
+        monkeypatch.setattr(f"ups.evaluation.evaluate.{function}", predict)
+    data, spec = Solved(equation, 6), equation.task()
+    learned = Learned(spec, data.grid, statistics(data, spec), {}, ())
+    source = Source(spec, data, data, {equation.name: data})
+    predictors = {"operator": Scaling(1.2), "corrector": Scaling(1.1), "unet": Scaling(0.5)}
+    found = evaluate(
+        predictors, "corrector", learned, source, equation.name, seed=0, resamples=50, pictures=2, training_seconds=1.0
+    )
+    assert list(found.metrics) == views
+    for view in views:
+        entry = found.metrics[view]["relative_l2"]
+        assert entry["model"] == pytest.approx(0.1, rel=1e-5)
+        assert {name: entry[name] for name in predictors} == pytest.approx(
+            {"operator": 0.2, "corrector": 0.1, "unet": 0.5}, rel=1e-5
+        )
+        assert entry["persistence"] > 0
+    for kind in ("prediction", "growth", "spectrum"):
+        drawn = {key.removeprefix(f"{kind}_") for key in found.arrays if key.startswith(kind)}
+        assert drawn - {"truth"} == {*predictors, "persistence"}
+
+
+def test_a_predictor_called_persistence_is_refused_before_anything_is_predicted() -> None:
+    equation = Darcy(points=16)
+    data, spec = Solved(equation, 2), equation.task()
+    learned = Learned(spec, data.grid, statistics(data, spec), {}, ())
+    source = Source(spec, data, data, {"darcy": data})
+    rest = {"seed": 0, "resamples": 50, "pictures": 2, "training_seconds": 1.0}
+    with pytest.raises(ValueError, match="evaluation adds it itself"):
+        evaluate({"persistence": Scaling(1.0)}, "persistence", learned, source, "darcy", **rest)  # pyright: ignore
 
 
 @pytest.mark.parametrize(

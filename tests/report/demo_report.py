@@ -1,25 +1,37 @@
-"""A report of synthetic waves, fronts and porous flow: every "prediction" is the truth, disturbed."""
+"""A report of synthetic waves, fronts and porous flow: every "prediction" is the truth, disturbed.
+
+To look at it, with the predictors of your choice beside persistence (stages first, the last of them is the model):
+
+    python tests/report/demo_report.py report.html --stages operator corrector --compared fno unet
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from ups.evaluation.labels import labels
 from ups.metrics import bootstrap_interval, max_error, nrmse, power_spectrum, vrmse
-from ups.report import Curve, Report, Sample, SolverComparison, SolverRow, TaskPage, summary_rows
+from ups.report import Curve, Legend, Report, Sample, SolverComparison, SolverRow, TaskPage, summary_rows, write_report
 
 TIMES = np.linspace(0, 2, 41)
+LEGEND = Legend(labels(["operator"], ["fno"]), "operator")
 
 
-def _metrics(samples, steady):
+def _metrics(samples, legend, steady):
     views = {"one_step": slice(0, 1)} if steady else {"one_step": slice(1, 2), "rollout": slice(1, None)}
     metrics = {}
     for view, frames in views.items():
         metrics[view] = {}
         for name, metric in (("nrmse", nrmse), ("vrmse", vrmse), ("max_error", max_error)):
-            models = {"model": "UPS", "fno": "FNO", "persistence": "persistence"}
             truth = _tensors(samples, "truth")
-            found = {k: metric(_tensors(samples, m), truth)[:, frames].mean((1, 2)) for k, m in models.items()}
-            interval = [float(end) for end in bootstrap_interval(found["model"], 0)]
-            metrics[view][name] = {key: float(values.mean()) for key, values in found.items()} | {"ci95": interval}
+            found = {w: metric(_tensors(samples, w), truth)[:, frames].mean((1, 2)) for w in legend.names}
+            ends = {w: [float(end) for end in bootstrap_interval(values, 0)] for w, values in found.items()}
+            entry = {w: float(values.mean()) for w, values in found.items()}
+            own = {"model": entry[legend.model], "ci95": ends[legend.model], "ci95_of": ends}
+            metrics[view][name] = entry | own
     return metrics
 
 
@@ -32,20 +44,39 @@ def _growth(samples, name):
     return nrmse(_tensors(samples, name), _tensors(samples, "truth")).mean((0, 2)).numpy()
 
 
-def _spectra(samples):
+def _spectra(samples, names):
     spectra = {}
-    for name in ("truth", "UPS", "FNO"):
+    for name in ("truth", *names):
         k, power = power_spectrum(_tensors(samples, name)[:, -1:])
         spectra[name] = (k.numpy(), power.mean((0, 1, 3)).numpy())
     return spectra
 
 
 def _page(name, title, equation, steady, channels, axes, times, samples, solver=None):
-    growth = {} if steady else {model: _growth(samples, model) for model in ("UPS", "FNO", "persistence")}
-    metrics = _metrics(samples, steady)
-    return TaskPage(
-        name, title, equation, steady, channels, axes, times, samples, growth, _spectra(samples), metrics, solver
-    )
+    """With the predictors of `LEGEND`; `with_predictors` gives a page others."""
+    page = TaskPage(LEGEND, name, title, equation, steady, channels, axes, times, samples, {}, {}, {}, solver)
+    return _measured(page)
+
+
+def _measured(page):
+    names = page.legend.names
+    growth = {} if page.steady else {name: _growth(page.samples, name) for name in names}
+    metrics = _metrics(page.samples, page.legend, page.steady)
+    return replace(page, growth=growth, spectra=_spectra(page.samples, page.legend.pictured), metrics=metrics)
+
+
+def with_predictors(page, legend):
+    """The page of other predictors: those it has not are the FNO's errors, grown or shrunk and moved along x."""
+    samples = []
+    for sample in page.samples:
+        error = sample.predictions["fno"] - sample.truth
+        others = {
+            name: sample.truth + (0.4 + 0.5 * place) * np.roll(error, 5 * place, 1)
+            for place, name in enumerate(legend.names)
+        }
+        known = {name: values for name, values in sample.predictions.items() if name in legend.names}
+        samples.append(replace(sample, predictions=others | known))
+    return _measured(replace(page, legend=legend, samples=samples))
 
 
 def advection_page(seed=0, count=4):
@@ -64,7 +95,7 @@ def advection_page(seed=0, count=4):
         truth = wave(speed * TIMES)
         ups = wave(speed * TIMES * 1.003 + 0.0007 * TIMES)
         fno = wave(speed * TIMES * 0.995, 0.0015 * TIMES[:, None, None])
-        predictions = {"UPS": ups, "FNO": fno, "persistence": np.broadcast_to(truth[:1], truth.shape)}
+        predictions = {"operator": ups, "fno": fno, "persistence": np.broadcast_to(truth[:1], truth.shape)}
         samples.append(Sample(f"{index}, β = {speed}", truth, predictions))
     rows = ((32, 0.21, 0.0006), (64, 0.055, 0.0012), (128, 0.013, 0.0031), (256, 0.003, 0.009))
     solver = SolverComparison(tuple(SolverRow(*row) for row in rows), 0.02, 0.0009, 2, 81234.0)
@@ -95,7 +126,7 @@ def burgers_page(seed=1, count=4):
         truth = front(c, 1 + 3 / (1 + 4 * TIMES[:, None]))
         ups = front(c + 0.006, 1 + 3 / (1 + 4 * TIMES[:, None]))
         fno = front(c + 0.004, 1.01 + 3 / (1 + 4 * TIMES[:, None]))
-        predictions = {"UPS": ups, "FNO": fno, "persistence": np.broadcast_to(truth[:1], truth.shape)}
+        predictions = {"operator": ups, "fno": fno, "persistence": np.broadcast_to(truth[:1], truth.shape)}
         samples.append(Sample(f"{index}, ν = {nu}", truth, predictions))
     solver = SolverComparison((SolverRow(64, 0.03, 0.002), SolverRow(128, 0.008, 0.006)), 0.02, 0.009, 1, None)
     return _page(
@@ -128,7 +159,7 @@ def darcy_page(seed=2, count=6):
         truth = bump * (1 + 0.4 * _smooth(rng, 64, 3.5) / 0.02 * 0.2)
         ups = truth + 0.02 * bump * _smooth(rng, 64, 2.0) * 8
         fno = truth + 0.03 * bump * _smooth(rng, 64, 2.0) * 8
-        predictions = {"UPS": ups, "FNO": fno, "persistence": 0.9 * bump}
+        predictions = {"operator": ups, "fno": fno, "persistence": 0.9 * bump}
         fields = {model: values[None, ..., None] for model, values in predictions.items()}
         samples.append(Sample(f"test {index}", truth[None, ..., None], fields, {"coefficient a(x, y)": coefficient}))
     return _page(
@@ -151,31 +182,29 @@ def vortex_page(seed=3, count=2):
             ripple = np.sin(2 * np.pi * (2 * gx - speed * t) + phase) * np.cos(4 * np.pi * gy)
             return np.stack([np.exp(-t) * ripple, 1 + 0.3 * ripple**2], -1)
 
-        predictions = {"UPS": flow(1.01), "FNO": flow(1.03), "persistence": np.repeat(flow(1.0)[:1], 11, 0)}
+        predictions = {"operator": flow(1.01), "fno": flow(1.03), "persistence": np.repeat(flow(1.0)[:1], 11, 0)}
         samples.append(Sample(f"{index}", flow(1.0), predictions))
     return _page(
         "vortex", "Drifting ripples", "∂ₜu + c ∂ₓu = −u", False, ("velocity", "density"), (x, y), times, samples
     )
 
 
-def _curves():
+def _curves(legend):
     rng = np.random.default_rng(4)
+    trainings = [("all tasks", name, 0.06, 2400) for name in legend.pictured if name not in legend.compared]
+    trainings += [(task, name, 0.1, 900) for name in legend.compared for task in ("advection", "burgers", "darcy")]
     curves = []
-    for label, model, rate, steps in (
-        ("UPS", "UPS", 0.06, 2400),
-        ("FNO advection", "FNO", 0.1, 900),
-        ("FNO burgers", "FNO", 0.1, 900),
-        ("FNO darcy", "FNO", 0.12, 700),
-    ):
+    for task, name, rate, steps in trainings:
         step = np.arange(0, steps, 5.0)
         trend = 0.9 * (1 + step / 40) ** -0.8 * (1 + len(curves) * 0.1)
         loss = trend * np.exp(0.25 * rng.standard_normal(len(step)))
-        validation = [(int(s), float(0.8 * (1 + s / 40) ** -0.8)) for s in step[::40]]
-        curves.append(Curve(label, step, rate * step, loss, validation, model))
+        validation = [(int(s), float((0.8 + 0.1 * len(curves)) * (1 + s / 40) ** -0.8)) for s in step[::40]]
+        curves.append(Curve(f"{legend.title(name)}, {task}", step, rate * step, loss, validation, name))
     return curves
 
 
 def report_of(tasks):
+    legend = tasks[0].legend
     return Report(
         name="quickstart",
         command="ups run quickstart",
@@ -187,12 +216,24 @@ def report_of(tasks):
             "device": "cpu, 2 threads",
             "commit": "961fd6a",
         },
+        legend=legend,
         summary=summary_rows(tasks),
         tasks=tasks,
-        curves=_curves(),
+        curves=_curves(legend),
         seconds={"data": 61.0, "train": 262.0, "evaluate": 18.4},
         notes=[
             "Medians and all metrics are in the tasks' sections.",
             "The FNO's number of steps follows from its measured rate.",
         ],
     )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--stages", nargs="+", default=["operator"])
+    parser.add_argument("--compared", nargs="*", default=["fno"])
+    arguments = parser.parse_args()
+    chosen = Legend(labels(arguments.stages, arguments.compared), arguments.stages[-1])
+    pages = [advection_page(), burgers_page(), darcy_page(), vortex_page()]
+    write_report(report_of([with_predictors(page, chosen) for page in pages]), arguments.path)

@@ -6,7 +6,7 @@ from demo_report import advection_page, darcy_page, vortex_page
 from matplotlib.collections import QuadMesh
 
 from ups.report.limits import error_limit, field_limits
-from ups.report.plots import film_figure, space_time_figure, steady_figure
+from ups.report.pictures import film_figure, space_time_figure, steady_figure
 
 
 def test_field_limits_are_the_truths_and_ignore_what_is_not_a_number():

@@ -123,13 +123,16 @@ def test_a_model_that_fails_is_shown_as_failing_and_crashes_nothing():
     task = burgers_page(count=2)
     broken = []
     for sample in task.samples:
-        ups = sample.predictions["UPS"].copy()
+        ups = sample.predictions["operator"].copy()
         ups[20:] = math.nan
-        fno = sample.predictions["FNO"] * np.exp(30 * np.linspace(0, 1, 41))[:, None, None]  # grows to 1e13
+        fno = sample.predictions["fno"] * np.exp(30 * np.linspace(0, 1, 41))[:, None, None]  # grows to 1e13
         fno[-1] = math.inf
-        broken.append(replace(sample, predictions={**sample.predictions, "UPS": ups, "FNO": fno}))
-    growth = {**task.growth, "UPS": np.where(np.arange(41) < 20, task.growth["UPS"], math.nan)}
-    spectra = {**task.spectra, "UPS": (task.spectra["UPS"][0], np.full_like(task.spectra["UPS"][1], math.nan))}
+        broken.append(replace(sample, predictions={**sample.predictions, "operator": ups, "fno": fno}))
+    growth = {**task.growth, "operator": np.where(np.arange(41) < 20, task.growth["operator"], math.nan)}
+    spectra = {
+        **task.spectra,
+        "operator": (task.spectra["operator"][0], np.full_like(task.spectra["operator"][1], math.nan)),
+    }
     metrics = {"rollout": {"nrmse": {"model": math.nan, "fno": None, "persistence": 0.2, "ci95": [math.nan, math.nan]}}}
     task = replace(task, samples=broken, growth=growth, spectra=spectra, metrics=metrics)
     text = page(report_of([task]))
@@ -137,14 +140,14 @@ def test_a_model_that_fails_is_shown_as_failing_and_crashes_nothing():
     assert "The model failed on burgers" in prose
     assert '<td class="failed">NaN</td>' in text
     sequence = json.loads(_data(text, "task-burgers-data"))["sequences"][0]
-    assert sequence["nrmse"]["UPS"][20:] == [[None]] * 21
-    assert all(value is not None for (value,) in sequence["nrmse"]["UPS"][:20])
+    assert sequence["nrmse"]["operator"][20:] == [[None]] * 21
+    assert all(value is not None for (value,) in sequence["nrmse"]["operator"][:20])
 
 
 def test_all_nan_in_two_dimensions_is_drawn_as_well():
     for task in (darcy_page(count=2), vortex_page(count=1)):
         samples = [
-            Sample(s.label, s.truth, {**s.predictions, "UPS": np.full_like(s.truth, math.nan)}, s.static)
+            Sample(s.label, s.truth, {**s.predictions, "operator": np.full_like(s.truth, math.nan)}, s.static)
             for s in task.samples
         ]
         assert task.title in page(report_of([replace(task, samples=samples)]))
@@ -152,10 +155,10 @@ def test_all_nan_in_two_dimensions_is_drawn_as_well():
 
 def test_a_report_without_curves_or_a_baseline_still_stands():
     task = darcy_page(count=1)
-    only = [replace(s, predictions={"UPS": s.predictions["UPS"]}) for s in task.samples]
+    only = [replace(s, predictions={"operator": s.predictions["operator"]}) for s in task.samples]
     metrics = {"one_step": {"nrmse": {"model": 0.05}}}
     task = replace(task, name="darcy@16", samples=only, spectra={}, metrics=metrics)
-    report = Report("pairs", "ups run darcy_pairs", "", {}, summary_rows([task]), [task], [], {})
+    report = Report("pairs", "ups run darcy_pairs", "", {}, task.legend, summary_rows([task]), [task], [], {})
     elements = Elements(page(report))
     assert ("section", {"id": "task-darcy-16"}) in elements.tags
     assert not any(attributes.get("id") == "training" for _, attributes in elements.tags)
@@ -167,7 +170,7 @@ def test_a_steady_line_is_drawn_as_profiles():
     task = replace(
         darcy_page(count=1),
         axes=(x,),
-        samples=[Sample("rod", truth, {"UPS": 1.1 * truth, "FNO": 0.9 * truth, "persistence": 0 * truth})],
+        samples=[Sample("rod", truth, {"operator": 1.1 * truth, "fno": 0.9 * truth, "persistence": 0 * truth})],
     )
     assert "rod" in page(report_of([task]))
 
@@ -193,5 +196,5 @@ def test_the_same_report_gives_the_same_bytes():
 
 def test_predictions_of_another_shape_are_refused():
     truth = np.zeros((3, 8, 1))
-    with unchecked(), pytest.raises(ValueError, match="UPS has shape"):
-        Sample("0", truth, {"UPS": truth[:2]})
+    with unchecked(), pytest.raises(ValueError, match="operator has shape"):
+        Sample("0", truth, {"operator": truth[:2]})

@@ -32,8 +32,8 @@ def test_errors_seen_in_the_player_are_the_real_ones():
     data = player_data(task, budget=10**6)
     for sample, sequence in zip(task.samples, data["sequences"], strict=True):
         low, high = sequence["ranges"][0]["packing"]
-        ups, truth = (unpacked(sequence["fields"][name][0], low, high) for name in ("UPS", "truth"))
-        real = (sample.predictions["UPS"] - sample.truth).ravel()
+        ups, truth = (unpacked(sequence["fields"][name][0], low, high) for name in ("operator", "truth"))
+        real = (sample.predictions["operator"] - sample.truth).ravel()
         assert np.abs((ups - truth) - real).max() <= (high - low) / STEPS * (1 + 1e-9)
 
 
@@ -41,8 +41,8 @@ def test_the_numbers_beside_the_models_are_the_nrmse_of_the_frame():
     task = advection_page(count=1)
     sample = task.samples[0]
     sequence = player_data(task, budget=10**6)["sequences"][0]
-    error, truth = sample.predictions["FNO"][7] - sample.truth[7], sample.truth[7]
-    assert sequence["nrmse"]["FNO"][7][0] == pytest.approx(math.sqrt((error**2).mean() / (truth**2).mean()), rel=1e-12)
+    error, truth = sample.predictions["fno"][7] - sample.truth[7], sample.truth[7]
+    assert sequence["nrmse"]["fno"][7][0] == pytest.approx(math.sqrt((error**2).mean() / (truth**2).mean()), rel=1e-12)
 
 
 def test_the_samples_of_a_steady_task_are_the_frames():
@@ -51,7 +51,7 @@ def test_the_samples_of_a_steady_task_are_the_frames():
     assert sequence["frames"] == ["test 0", "test 1", "test 2"]
     assert len(base64.b64decode(sequence["fields"]["truth"][0])) == 2 * 3 * 64 * 64
     assert len(base64.b64decode(data["statics"][0]["frames"])) == 2 * 3 * 64 * 64
-    assert next(m["display"] for m in data["models"] if m["name"] == "persistence") == "training mean"
+    assert next(m["display"] for m in data["predictors"] if m["name"] == "persistence") == "training mean"
 
 
 @pytest.mark.parametrize("budget", [50_000, 300_000, 2_000_000])
@@ -68,7 +68,7 @@ def test_a_large_field_is_thinned_to_what_a_screen_shows():
     x = np.linspace(0, 1, 200)
     task = darcy_page(count=1)
     truth = np.add.outer(x, x)[None, ..., None]
-    sample = replace(task.samples[0], truth=truth, predictions={"UPS": truth}, static={})
+    sample = replace(task.samples[0], truth=truth, predictions={"operator": truth}, static={})
     data = player_data(replace(task, axes=(x, x), samples=[sample]), budget=10**7)
     assert [len(axis) for axis in data["axes"]] == [50, 50]
     low, high = data["sequences"][0]["ranges"][0]["packing"]

@@ -2,20 +2,26 @@ import math
 from dataclasses import replace
 
 import pytest
-from demo_report import burgers_page, darcy_page
+from demo_report import LEGEND, burgers_page, darcy_page
 
-from ups.report import Report, SummaryRow, summary_rows
+from ups.evaluation.labels import labels
+from ups.report import Legend, Report, SummaryRow, summary_rows
 from ups.report.html import page
-from ups.report.verdict import duration, geometric_mean, headline, number, ratio, times
+from ups.report.verdict import duration, geometric_mean, headline, mean_against, number, ratio, times
 
 
-def row(task, ups, fno, persistence=1.0, view="rollout", ci95=None):
-    return SummaryRow(task, view, "nRMSE", ups, fno, persistence, ci95)
+def row(task, operator, fno, persistence=1.0, view="rollout", ci95=None, **others):
+    values = {"operator": operator, "fno": fno, "persistence": persistence} | others
+    return SummaryRow(task, view, "nRMSE", values, "operator", {} if ci95 is None else {"operator": ci95})
+
+
+def said(*rows, compared=("fno",)):
+    return headline(rows, Legend(labels(["operator"], compared), "operator"))
 
 
 def test_the_headline_names_wins_and_losses():
-    sentence = headline(
-        [row("advection", 0.02, 0.04), row("burgers", 0.06, 0.04), row("burgers", 0.01, 0.02, view="one step")]
+    sentence = said(
+        row("advection", 0.02, 0.04), row("burgers", 0.06, 0.04), row("burgers", 0.01, 0.02, view="one step")
     )
     assert "2 physical systems" in sentence
     assert "beats the FNO on advection" in sentence
@@ -23,27 +29,39 @@ def test_the_headline_names_wins_and_losses():
 
 
 def test_the_headline_does_not_claim_a_win_inside_the_interval():
-    sentence = headline([row("darcy", 0.038, 0.040, ci95=(0.035, 0.041))])
+    sentence = said(row("darcy", 0.038, 0.040, ci95=(0.035, 0.041)))
     assert "level with the FNO on darcy" in sentence
     assert "beats" not in sentence
 
 
 def test_a_model_no_better_than_the_trivial_guess_is_said_to_be():
-    assert "no better than the trivial guess on burgers" in headline([row("burgers", 1.2, 0.1)])
+    assert "no better than the trivial guess on burgers" in said(row("burgers", 1.2, 0.1))
 
 
 def test_a_failure_is_the_headline():
-    assert headline([row("a", 0.1, 0.2), row("b", math.nan, 0.2)]) == (
+    assert said(row("a", 0.1, 0.2), row("b", math.nan, 0.2)) == (
         "The model failed on b: its error there is not a finite number."
     )
 
 
 def test_many_tasks_are_counted_and_not_listed():
-    assert "beats the FNO on 6 tasks" in headline([row(f"t{i}", 0.1, 0.2) for i in range(6)])
+    assert "beats the FNO on 6 tasks" in said(*(row(f"t{i}", 0.1, 0.2) for i in range(6)))
+
+
+def test_every_compared_predictor_is_in_the_headline_and_equal_outcomes_share_a_clause():
+    rows = [row("advection", 0.02, 0.04, unet=0.03, mine=0.01), row("burgers", 0.06, 0.08, unet=0.09, mine=0.08)]
+    assert said(*rows, compared=("fno", "unet", "mine")).endswith(
+        "; it beats the FNO and the U-Net on advection and burgers"
+        "; it beats mine on burgers and loses to it on advection (2.00× its error)."
+    )
+
+
+def test_without_anything_to_compare_with_the_headline_ends_at_the_trivial_guess():
+    assert said(row("advection", 0.02, 0.04), compared=()).endswith("of the trivial guess's error.")
 
 
 def test_the_best_of_a_row_is_bold_even_when_it_is_not_ours():
-    html = page(Report("run", "ups run", "", {}, [row("burgers", 0.06, 0.04)], [], [], {}))
+    html = page(Report("run", "ups run", "", {}, LEGEND, [row("burgers", 0.06, 0.04)], [], [], {}))
     assert '<td class="best">0.0400</td>' in html
     assert html.count('class="best"') == 1
     assert '<td class="worse">▲ 1.50×</td>' in html
@@ -52,11 +70,18 @@ def test_the_best_of_a_row_is_bold_even_when_it_is_not_ours():
 def test_rows_follow_the_metrics_file_and_null_is_a_failure():
     failed = replace(burgers_page(count=1), metrics={"rollout": {"nrmse": {"model": None, "fno": 0.1}}})
     (found,) = summary_rows([failed])
-    assert math.isnan(found.ups)
-    assert (found.fno, found.persistence, found.ci95) == (0.1, None, None)
+    assert math.isnan(found.own)
+    assert {name: found.values.get(name) for name in ("fno", "persistence")} == {"fno": 0.1, "persistence": None}
+    assert found.intervals == {}
     burgers, darcy = summary_rows([burgers_page(count=1)]), summary_rows([darcy_page(count=1)])
     assert [r.view for r in burgers] == ["one step", "rollout"]
     assert [r.view for r in darcy] == ["steady"]
+
+
+def test_a_rival_that_failed_does_not_flatter_the_mean():
+    rows = [row("a", 0.1, 0.2), row("b", 0.1, math.nan), row("c", 0.1, 0.2, persistence=0.4)]
+    assert mean_against(rows, "fno") == pytest.approx(0.5)
+    assert mean_against(rows[1:2], "fno") is None
 
 
 def test_ratios_by_hand():

@@ -12,13 +12,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.sources import Source
+from ups.evaluation.labels import PERSISTENCE
 from ups.evaluation.scores import plain, score
 from ups.evaluation.solver import compare
 from ups.fields import Batch, Dataset, Grid
 from ups.metrics import nrmse, power_spectrum
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned
-from ups.rollout.predict import on_grid, one_step, read_all, rollout, steady
+from ups.rollout.predict import on_grid, one_step, read_all, rollout
+from ups.rollout.predict import steady as solve
 
 Fields = Float[Tensor, "N T *space C"]
 
@@ -33,8 +35,8 @@ class Evaluation:
 
 
 def evaluate(
-    model: Propagator,
-    fno: Propagator | None,
+    predictors: Mapping[str, Propagator],
+    model: str,
     learned: Learned,
     source: Source,
     view: str,
@@ -45,39 +47,50 @@ def evaluate(
     training_seconds: float,
     capture: bool = True,
 ) -> Evaluation:
-    """Judge a model on one test set, beside persistence and the FNO, in physical units.
+    """Judge every predictor that knows the task on one test set, beside persistence, in physical units.
 
-    On a GPU steps are replayed as CUDA graphs, unless `capture` is false.
+    `predictors` are in the order of the tables; `model` names the one the run is about, which is also set beside the
+    solvers. On a GPU steps are replayed as CUDA graphs, unless `capture` is false.
     """
+    if PERSISTENCE in predictors:
+        raise ValueError(f"a predictor cannot be called {PERSISTENCE!r}: evaluation adds it itself")
     truth = read_all(source.tests[view])
-    views: dict[str, dict[str, Any]] = {}
-    if learned.spec.steady:
-        predictions = {"model": steady(model, learned, truth, capture), "persistence": mean_solution(source, truth)}
-        if fno is not None:
-            predictions["fno"] = steady(fno, learned, truth, capture)
-        target, times = truth.values, truth.times[0]
-        views["one_step"] = score(learned.spec, predictions, target, times, seed, resamples)
-    else:
-        target, times = truth.values[:, 1:], truth.times[0, 1:] - truth.times[0, 0]
-        steps = {"model": one_step(model, learned, truth, capture), "persistence": truth.values[:, :-1]}
-        predictions = {
-            "model": rollout(model, learned, truth, capture),
-            "persistence": truth.values[:, :1].expand_as(target),
-        }
-        if fno is not None:
-            steps["fno"] = one_step(fno, learned, truth, capture)
-            predictions["fno"] = rollout(fno, learned, truth, capture)
-        views["one_step"] = score(learned.spec, steps, target, times, seed, resamples)
-        views["rollout"] = score(learned.spec, predictions, target, times, seed, resamples)
+    steady = learned.spec.steady
+    target, times = (
+        (truth.values, truth.times[0]) if steady else (truth.values[:, 1:], truth.times[0, 1:] - truth.times[0, 0])
+    )
+    predicted = _predicted(predictors, learned, source, truth, capture)
+    views = {
+        name: score(learned.spec, fields, target, times, seed, resamples, model=model, grid=truth.grid)
+        for name, fields in predicted.items()
+    }
     solver = None
     if source.solvers:
-        predict = steady if learned.spec.steady else rollout
-        solver = asdict(
-            compare(source.solvers, lambda batch: predict(model, learned, batch, capture), training_seconds)
+        found = compare(
+            source.solvers, lambda batch: _hardest(predictors[model], learned, batch, capture), training_seconds
         )
-        solver = {k: plain(v) if isinstance(v, float) else v for k, v in solver.items()}
-    arrays = _arrays(learned, truth, predictions, target, times, pictures)
+        solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
+    arrays = _arrays(learned, truth, predicted["one_step" if steady else "rollout"], target, pictures)
     return Evaluation(views, solver, arrays)
+
+
+def _predicted(
+    predictors: Mapping[str, Propagator], learned: Learned, source: Source, truth: Batch, capture: bool
+) -> dict[str, dict[str, Fields]]:
+    """{view: {predictor: fields}}, with persistence (for a steady task: the mean solution) as the last of them."""
+    hardest = {name: _hardest(predictor, learned, truth, capture) for name, predictor in predictors.items()}
+    if learned.spec.steady:
+        return {"one_step": hardest | {PERSISTENCE: mean_solution(source, truth)}}
+    steps = {name: one_step(predictor, learned, truth, capture) for name, predictor in predictors.items()}
+    return {
+        "one_step": steps | {PERSISTENCE: truth.values[:, :-1]},
+        "rollout": hardest | {PERSISTENCE: truth.values[:, :1].expand_as(truth.values[:, 1:])},
+    }
+
+
+def _hardest(predictor: Propagator, learned: Learned, batch: Batch, capture: bool) -> Fields:
+    """What a predictor makes of a batch that gives it as little as the task allows: a solve, or a rollout."""
+    return (solve if learned.spec.steady else rollout)(predictor, learned, batch, capture)
 
 
 def mean_solution(source: Source, truth: Batch) -> Fields:
@@ -100,7 +113,7 @@ def _other(dataset: Dataset, grid: Grid) -> bool:
 
 
 def _arrays(
-    learned: Learned, truth: Batch, predictions: Mapping[str, Fields], target: Fields, times: Tensor, pictures: int
+    learned: Learned, truth: Batch, predictions: Mapping[str, Fields], target: Fields, pictures: int
 ) -> dict[str, np.ndarray]:
     """A few trajectories to look at, spread over the test set, and the curves over all of it."""
     chosen = torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()

@@ -10,41 +10,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.fields import TaskSpec
-from ups.metrics import (
-    boundary_rmse,
-    conserved_rmse,
-    correlation_time,
-    max_error,
-    nrmse,
-    pooled_nrmse,
-    relative_l2,
-    spectral_error,
-    vrmse,
-)
+from ups.evaluation.labels import PERSISTENCE
+from ups.fields import Grid, TaskSpec
+from ups.metrics import MetricContext, metrics, pooled_nrmse
 from ups.metrics.bootstrap import bootstrap_interval, central, draws
 
 Fields = Float[Tensor, "N T *space C"]
 
 
-def per_sample(spec: TaskSpec, prediction: Fields, truth: Fields, times: Float[Tensor, " T"]) -> dict[str, Tensor]:
-    """Every metric that is a mean over samples, as one number a sample."""
-    values = {
-        "nrmse": nrmse(prediction, truth),
-        "relative_l2": relative_l2(prediction, truth),
-        "max_error": max_error(prediction, truth),
-        "boundary_rmse": boundary_rmse(prediction, truth),
-    }
-    bands = spectral_error(prediction, truth)
-    values |= {f"spectral_{band}": bands[..., i] for i, band in enumerate(("low", "middle", "high"))}
-    values["vrmse"] = vrmse(prediction, truth)
-    if spec.invariants:
-        names = spec.channel_names
-        columns = [names.index(invariant.channel) for invariant in spec.invariants]
-        values["conserved_rmse"] = conserved_rmse(prediction, truth)[:, columns]
-    if not spec.steady:
-        values["correlation_time"] = correlation_time(prediction, truth, times)
-    return {name: value.reshape(len(truth), -1).mean(1) for name, value in values.items()}
+RESERVED = ("model", "truth", "ci95", "ci95_of")
+
+
+def per_sample(context: MetricContext, prediction: Fields, truth: Fields) -> dict[str, Float[Tensor, " N"]]:
+    """Every registered metric that has a meaning for the task, as one number a sample."""
+    return {name: metric(prediction, truth, context) for name, metric in metrics().items() if metric.applies(context)}
 
 
 def score(
@@ -54,21 +33,48 @@ def score(
     times: Float[Tensor, " T"],
     seed: int,
     resamples: int,
+    *,
+    model: str,
+    grid: Grid,
 ) -> dict[str, dict[str, Any]]:
-    """{metric: {"model", "persistence", "fno", "ci95"}} for one view; the interval is the model's."""
-    table = {who: per_sample(spec, values, truth, times) for who, values in predictions.items()}
+    """{metric: {"model", "persistence", own names …, "ci95", "ci95_of"}} for one view.
+
+    `model` is the name of the predictor that also stands under "model", and whose interval is "ci95"; "ci95_of" has
+    the interval of every predictor by its own name.
+    """
+    if model not in predictions:
+        raise ValueError(f"the model is {model!r}, predictions are there of {', '.join(predictions)}")
+    if taken := [name for name in predictions if name in RESERVED]:
+        raise ValueError(f"a predictor cannot be called {taken[0]!r}: metrics.json has another meaning for it")
+    context = MetricContext(spec, times, grid)
+    table = {who: per_sample(context, values, truth) for who, values in predictions.items()}
     result: dict[str, dict[str, Any]] = {}
-    for name, own in table["model"].items():
-        low, high = bootstrap_interval(own, seed, resamples)
-        entry: dict[str, Any] = {who: plain(values[name].mean()) for who, values in table.items()}
-        result[name] = entry | {"ci95": [plain(low), plain(high)]}
+    for name in table[model]:
+        means = {who: values[name].mean() for who, values in table.items()}
+        result[name] = _entry(
+            model, means, {who: bootstrap_interval(values[name], seed, resamples) for who, values in table.items()}
+        )
     drawn = draws(len(truth), seed, resamples)
-    medians = table["model"]["nrmse"][drawn].quantile(0.5, dim=1)
-    result["nrmse_median"] = {who: plain(values["nrmse"].quantile(0.5)) for who, values in table.items()}
-    result["nrmse_median"] |= {"ci95": [plain(end) for end in central(medians)]}
-    result["nrmse_pooled"] = {who: plain(pooled_nrmse(values, truth).mean()) for who, values in predictions.items()}
-    result["nrmse_pooled"] |= {"ci95": [plain(end) for end in central(_pooled(predictions["model"], truth, drawn))]}
+    errors = {who: values["nrmse"] for who, values in table.items()}
+    result["nrmse_median"] = _entry(
+        model,
+        {who: values.quantile(0.5) for who, values in errors.items()},
+        {who: central(values[drawn].quantile(0.5, dim=1)) for who, values in errors.items()},
+    )
+    result["nrmse_pooled"] = _entry(
+        model,
+        {who: pooled_nrmse(values, truth).mean() for who, values in predictions.items()},
+        {who: central(_pooled(values, truth, drawn)) for who, values in predictions.items()},
+    )
     return result
+
+
+def _entry(model: str, values: Mapping[str, Tensor], ends: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """One metric of `metrics.json`: the model and persistence first, then all by their own names."""
+    entry: dict[str, Any] = {"model": plain(values[model])}
+    entry |= {who: plain(values[who]) for who in (PERSISTENCE, *values) if who in values}
+    intervals = {who: [plain(low), plain(high)] for who, (low, high) in ends.items()}
+    return entry | {"ci95": intervals[model], "ci95_of": intervals}
 
 
 def _pooled(prediction: Fields, truth: Fields, drawn: Tensor) -> Float[Tensor, " R"]:

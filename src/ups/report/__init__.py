@@ -2,10 +2,12 @@
 
 from ups.report.contents import Curve, Report, Sample, SolverComparison, SolverRow, SummaryRow, TaskPage
 from ups.report.html import write_report
+from ups.report.legend import Legend
 from ups.report.verdict import summary_rows
 
 __all__ = [
     "Curve",
+    "Legend",
     "Report",
     "Sample",
     "SolverComparison",

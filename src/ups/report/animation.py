@@ -20,9 +20,10 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from ups.metrics import nrmse
-from ups.report.contents import REFERENCE, Sample, TaskPage, values_of
+from ups.report.contents import Sample, TaskPage, values_of
+from ups.report.legend import REFERENCE
 from ups.report.limits import error_limit, field_limits
-from ups.report.palette import ERROR_MAP, FIELD_MAP, NOT_A_NUMBER, display_name, ink
+from ups.report.palette import ERROR_MAP, FIELD_MAP, NOT_A_NUMBER
 
 BROKEN = 65535
 BELOW, ABOVE = 0, 65534
@@ -49,7 +50,7 @@ def player_data(task: TaskPage, budget: int) -> dict[str, Any]:
     """
     space, frames, count = _thinning(task, budget)
     samples = task.samples[:count]
-    names = [REFERENCE, *samples[0].predictions]
+    names = [REFERENCE, *task.predictors]
     groups = [samples] if task.steady else [[sample] for sample in samples]
     return without_nan(
         {
@@ -57,7 +58,7 @@ def player_data(task: TaskPage, budget: int) -> dict[str, Any]:
             "dimension": task.dimension,
             "axes": [axis[cut].tolist() for axis, cut in zip(task.axes, space, strict=True)],
             "channels": task.channels,
-            "models": [_pen(task, name) for name in names],
+            "predictors": [_pen(task, name) for name in names],
             "statics": [_static(name, samples, space) for name in samples[0].static] if task.steady else [],
             "sequences": [_sequence(task, group, names, frames, space) for group in groups],
         }
@@ -69,7 +70,7 @@ def _sequence(
 ) -> dict[str, Any]:
     """One run of frames: the fields packed over ranges that hold for all of it, and each frame's nRMSE."""
     values = {name: np.concatenate([values_of(sample, name)[frames] for sample in group]) for name in names}
-    ranges = [_range(values, task.models, channel) for channel in range(len(task.channels))]
+    ranges = [_range(values, task.pictured, channel) for channel in range(len(task.channels))]
     return {
         "label": group[0].label,
         "frames": [s.label for s in group] if task.steady else [f"t = {t:.3g}" for t in task.times[frames]],
@@ -82,11 +83,11 @@ def _sequence(
     }
 
 
-def _range(values: Mapping[str, Float[ndarray, "T *space C"]], models: Sequence[str], channel: int) -> dict[str, Any]:
+def _range(values: Mapping[str, Float[ndarray, "T *space C"]], pictured: Sequence[str], channel: int) -> dict[str, Any]:
     """The limits shared by all fields of a sequence, by all its errors, and the range that is packed."""
     truth = values[REFERENCE][..., channel]
     low, high = field_limits([truth])
-    error = error_limit([values[model][..., channel] - truth for model in models], high - low)
+    error = error_limit([values[name][..., channel] - truth for name in pictured], high - low)
     half = (high - low) / 2
     return {"low": low, "high": high, "error": error, "packing": [low - half, high + half]}
 
@@ -132,8 +133,8 @@ def _static(name: str, samples: Sequence[Sample], space: tuple[slice, ...]) -> d
 
 
 def _pen(task: TaskPage, name: str) -> dict[str, Any]:
-    """How the page draws and names a model; persistence has no picture of its own in two dimensions."""
-    pen = ink(name)
+    """How the page draws and names a predictor; a baseline has no picture of its own in two dimensions."""
+    pen = task.legend.ink(name)
     line = {"colour": pen.colour, "dash": pen.dash, "width": pen.width}
-    picture = name in (REFERENCE, *task.models)
-    return {"name": name, "display": display_name(name, task.steady), "picture": picture, **line}
+    picture = name in (REFERENCE, *task.pictured)
+    return {"name": name, "display": task.legend.title(name, task.steady), "picture": picture, **line}

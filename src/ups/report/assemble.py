@@ -11,10 +11,10 @@ import numpy as np
 
 from ups.errors import UserError
 from ups.report.contents import Curve, Report, Sample, SolverComparison, SolverRow, TaskPage
+from ups.report.legend import REFERENCE, Legend
 from ups.report.verdict import summary_rows
 from ups.track.jsonl import read_events
 
-NAMES = {"model": "UPS", "fno": "FNO", "persistence": "persistence"}
 # What is written under the title of a task; a task that is not here shows its name alone.
 EQUATIONS = {
     "advection": ("Advection", "∂u/∂t + β ∂u/∂x = 0, periodic"),
@@ -30,18 +30,16 @@ def assemble(run: Path) -> Report:
         raise UserError(f"{run} has no metrics.json; finish it with `ups run`, or evaluate it with `ups evaluate`")
     metrics = json.loads(path.read_text())
     details = json.loads((run / "evaluation" / "details.json").read_text())
-    tasks = [_page(run, name, views, details) for name, views in metrics["tasks"].items()]
+    legend = Legend.read(details)
+    tasks = [_page(run, legend, name, views, details) for name, views in metrics["tasks"].items()]
     environment = json.loads((run / "env.json").read_text())
-    curves = [_curve("operator, all tasks", run / "events.jsonl", "UPS")]
-    curves += [
-        _curve(f"FNO, {folder.name.removeprefix('fno_')}", folder / "events.jsonl", "FNO")
-        for folder in sorted((run / "baselines").glob("fno_*"))
-    ]
+    curves = [_curve(run / t["events"], t["label"], t["predictor"]) for t in details["trainings"]]
     return Report(
         name=metrics["name"],
         command=details["command"],
         config_yaml=(run / "config.yaml").read_text(),
         environment={key: str(value) for key, value in environment.items() if value},
+        legend=legend,
         summary=summary_rows(tasks),
         tasks=tasks,
         curves=[curve for curve in curves if len(curve.steps)],
@@ -50,24 +48,25 @@ def assemble(run: Path) -> Report:
     )
 
 
-def _page(run: Path, name: str, views: Mapping[str, Any], details: Mapping[str, Any]) -> TaskPage:
+def _page(run: Path, legend: Legend, name: str, views: Mapping[str, Any], details: Mapping[str, Any]) -> TaskPage:
     with np.load(run / "evaluation" / f"{name}.npz", allow_pickle=False) as stored:
         arrays = {key: stored[key] for key in stored.files}
     base = name.split("@")[0]
     title, equation = EQUATIONS.get(base, (base, ""))
-    who = [w for w in NAMES if f"prediction_{w}" in arrays]
+    who = [w for w in legend.names if f"prediction_{w}" in arrays]
     dimension = sum(key.startswith("axis_") for key in arrays)
     samples = [
         Sample(
             label=_label(arrays, i),
             truth=arrays["truth"][i],
-            predictions={NAMES[w]: arrays[f"prediction_{w}"][i] for w in who},
+            predictions={w: arrays[f"prediction_{w}"][i] for w in who},
             static={k.removeprefix("static_"): v[i] for k, v in arrays.items() if k.startswith("static_")},
         )
         for i in range(len(arrays["truth"]))
     ]
-    spectra = {NAMES.get(w, w): (arrays["wavenumbers"], arrays[f"spectrum_{w}"]) for w in ("truth", *who)}
+    spectra = {w: (arrays["wavenumbers"], arrays[f"spectrum_{w}"]) for w in (REFERENCE, *who)}
     return TaskPage(
+        legend=legend,
         name=name,
         title=title if name == base else f"{title}, {name.split('@')[1]} points",
         equation=equation,
@@ -76,7 +75,7 @@ def _page(run: Path, name: str, views: Mapping[str, Any], details: Mapping[str, 
         axes=tuple(arrays[f"axis_{i}"] for i in range(dimension)),
         times=arrays["times"],
         samples=samples,
-        growth={NAMES[w]: arrays[f"growth_{w}"] for w in who},
+        growth={w: arrays[f"growth_{w}"] for w in who},
         spectra=spectra,
         metrics=views,
         solver=_solver(details["solver"].get(name)),
@@ -95,7 +94,7 @@ def _solver(found: Mapping[str, Any] | None) -> SolverComparison | None:
     return SolverComparison(rows, found["model_nrmse"], found["model_seconds"], found["equal"], found["breakeven"])
 
 
-def _curve(label: str, path: Path, model: str) -> Curve:
+def _curve(path: Path, label: str, predictor: str) -> Curve:
     events = read_events(path)
     steps = {event["step"]: event for event in events if event["kind"] == "step"}
     found = [steps[step] for step in sorted(steps)]
@@ -106,5 +105,5 @@ def _curve(label: str, path: Path, model: str) -> Curve:
         seconds=np.array([event["train_seconds"] for event in found], dtype=np.float64),
         loss=np.array([event["loss"] if event["loss"] is not None else np.nan for event in found]),
         validation=[(step, np.nan if checks[step] is None else checks[step]) for step in sorted(checks)],
-        model=model,
+        predictor=predictor,
     )

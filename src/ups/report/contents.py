@@ -1,6 +1,7 @@
 """What a report is made of: plain data, no models, no files.
 
-Models are named "UPS", "FNO" and "persistence"; for a steady task "persistence" is the training set's mean solution.
+Predictors are known by their own names ("operator", "fno", "persistence"); the `Legend` has their titles and order. For
+a steady task "persistence" is the training set's mean solution.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ import numpy as np
 from jaxtyping import Float, Num
 from numpy import ndarray
 
-REFERENCE = "truth"
-MODELS = ("UPS", "FNO", "persistence")
+from ups.report.legend import REFERENCE, Legend
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One test trajectory and what each model made of it; `static` fields have the shape of space."""
+    """One test trajectory and what each predictor made of it; `static` fields have the shape of space."""
 
     label: str
     truth: Float[ndarray, "T *space C"]
@@ -27,9 +27,9 @@ class Sample:
     static: Mapping[str, Float[ndarray, "*space"]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for model, values in self.predictions.items():
+        for name, values in self.predictions.items():
             if values.shape != self.truth.shape:
-                raise ValueError(f"sample {self.label!r}: {model} has shape {values.shape}, truth {self.truth.shape}")
+                raise ValueError(f"sample {self.label!r}: {name} has shape {values.shape}, truth {self.truth.shape}")
         for name, values in self.static.items():
             if values.shape != self.truth.shape[1:-1]:
                 raise ValueError(f"sample {self.label!r}: static field {name!r} has shape {values.shape}")
@@ -65,10 +65,11 @@ class TaskPage:
 
     `axes[i]` are the point positions along axis i. `growth` is the mean nRMSE at each of `times` (values that are not
     positive, such as a given first frame, are not drawn); `spectra` are (wave numbers, power) at the final time, under
-    the models' names and "truth". `metrics` is {"one_step"|"rollout": {"nrmse"|…: {"model", "persistence", "fno",
-    "ci95"}}}.
+    the predictors' names and "truth". `metrics` is {"one_step"|"rollout": {"nrmse"|…: {"model", own names …, "ci95",
+    "ci95_of"}}}.
     """
 
+    legend: Legend
     name: str
     title: str
     equation: str
@@ -93,40 +94,54 @@ class TaskPage:
                 raise ValueError(
                     f"task {self.name!r}: sample {sample.label!r} has shape {sample.truth.shape}, expected {expected}"
                 )
+            if strangers := sample.predictions.keys() - {*self.legend.names}:
+                raise ValueError(f"task {self.name!r}: the legend does not know {', '.join(sorted(strangers))}")
 
     @property
     def dimension(self) -> int:
         return len(self.axes)
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """The models whose pictures are shown: those with predictions, persistence left to the curves and tables."""
-        return tuple(model for model in self.samples[0].predictions if model != "persistence")
+    def predictors(self) -> tuple[str, ...]:
+        """Who predicted the samples, in the order of the tables."""
+        return tuple(name for name in self.legend.names if name in self.samples[0].predictions)
+
+    @property
+    def pictured(self) -> tuple[str, ...]:
+        """Those of them whose fields are shown."""
+        return tuple(name for name in self.legend.pictured if name in self.samples[0].predictions)
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One line of the table: a task in one view, judged by one metric; None is a model that was not run."""
+    """One line of the table: a task in one view, judged by one metric.
+
+    `values` are by predictor, of those that were run on the task: a failed one is NaN. `intervals` are their 95 %
+    bootstrap intervals; the model has the first word, so it must be among the values.
+    """
 
     task: str
     view: str
     metric: str
-    ups: float
-    fno: float | None
-    persistence: float | None
-    ci95: tuple[float, float] | None = None
+    values: Mapping[str, float]
+    model: str
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def own(self) -> float:
+        return self.values[self.model]
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One training: loss and wall seconds at `steps`, validation error as (step, value), and whose it is."""
+    """One training of a predictor: loss and wall seconds at `steps`, validation error as (step, value)."""
 
     label: str
     steps: Float[ndarray, " S"]
     seconds: Float[ndarray, " S"]
     loss: Float[ndarray, " S"]
     validation: list[tuple[int, float]]
-    model: str
+    predictor: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +152,7 @@ class Report:
     command: str
     config_yaml: str
     environment: Mapping[str, str]
+    legend: Legend
     summary: list[SummaryRow]
     tasks: list[TaskPage]
     curves: list[Curve]
@@ -145,5 +161,5 @@ class Report:
 
 
 def values_of(sample: Sample, name: str) -> Float[ndarray, "T *space C"]:
-    """The truth or one model's prediction, as float64."""
+    """The truth or one prediction, as float64."""
     return np.asarray(sample.truth if name == REFERENCE else sample.predictions[name], dtype=np.float64)

@@ -8,20 +8,22 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from ups.evaluation.labels import PERSISTENCE
 from ups.report.animation import colour_tables
 from ups.report.contents import Report, SummaryRow
-from ups.report.palette import ink
+from ups.report.legend import Legend
 from ups.report.plots import training_figure
-from ups.report.sections import embedded_json, figure_html, slug, task_section
+from ups.report.sections import column_head, embedded_json, figure_html, slug, task_section
 from ups.report.verdict import (
+    against,
     duration,
-    geometric_mean,
     headline,
     interval,
     is_undecided,
     judged_rows,
+    listed,
+    mean_against,
     number,
-    ratio,
     times,
 )
 
@@ -29,7 +31,10 @@ PLAYER_BYTES = 3_500_000
 """Of embedded fields in the whole page, before base64: with pictures it stays under 8 MB."""
 
 
-PHASES = {"data": "making data", "train": "training UPS", "fno": "training FNOs", "evaluate": "evaluation"}
+LONG_HEADLINE = 170
+"""Characters; more are set smaller, so that the numbers stay on the first screen."""
+
+PHASES = {"data": "making data", "evaluate": "evaluation"}
 
 
 def write_report(report: Report, path: Path) -> None:
@@ -78,65 +83,74 @@ def page(report: Report) -> str:
 
 
 def _header(report: Report) -> str:
-    judged = judged_rows(report.summary)
-    against_fno = geometric_mean([r for row in judged if (r := ratio(row.ups, row.fno)) is not None])
-    against_rest = geometric_mean([r for row in judged if (r := ratio(row.ups, row.persistence)) is not None])
+    judged, legend = judged_rows(report.summary), report.legend
     tiles = []
-    if against_fno is not None:
-        tiles.append((times(against_fno), "the FNO's error (geometric mean over the tasks)", against_fno))
-    if against_rest is not None:
-        tiles.append(
-            (times(against_rest), "the error of the trivial guess (persistence; training mean if steady)", against_rest)
-        )
-    tiles += [(duration(value), PHASES.get(phase, phase), 0) for phase, value in report.seconds.items()]
+    for name in legend.rivals:
+        if (mean := mean_against(judged, name)) is not None:
+            what = f"{legend.called(name)}'s error (geometric mean over the tasks)"
+            if name == PERSISTENCE:
+                what = "the error of the trivial guess (persistence; training mean if steady)"
+            tiles.append((times(mean), what, mean))
+    tiles += [(duration(value), _phase(phase, legend), 0) for phase, value in report.seconds.items()]
     items = "".join(
         f"<li{'' if math.isfinite(value) else ' class=failed'}><b>{escape(text)}</b><span>{escape(what)}</span></li>"
         for text, what, value in tiles
     )
+    said = headline(report.summary, legend)
     return f"""<header class="top">
 <p class="overline">Run report · {escape(report.name)}</p>
-<h1 class="headline">{escape(headline(report.summary))}</h1>
+<h1 class="headline{" long" if len(said) > LONG_HEADLINE else ""}">{escape(said)}</h1>
 <ul class="tiles">{items}</ul>
 </header>"""
 
 
+def _phase(phase: str, legend: Legend) -> str:
+    """What the seconds were spent on: a predictor's name stands for its training."""
+    trained = legend.model if phase == "train" else phase
+    return f"training {legend.title(trained)}" if trained in legend.names else PHASES.get(phase, phase)
+
+
 def _summary(report: Report) -> str:
-    names = {task.name: task.title for task in report.tasks}
-    head = "".join(
-        f'<th scope="col" style="--dot:{ink(model).colour}"><i></i>{text}</th>'
-        for model, text in (("UPS", "UPS"), ("FNO", "FNO"), ("persistence", "Persistence"))
-    )
+    names, legend = {task.name: task.title for task in report.tasks}, report.legend
+    own, wide = escape(legend.title(legend.model)), ' class="many"' if len(legend.names) > 4 else ""
+    head = "".join(column_head(legend, name) for name in legend.names)
+    ratios = "".join(f'<th scope="col">{escape(legend.heading(name))}</th>' for name in legend.rivals)
+    others = [escape(legend.title(name)) for name in legend.pictured[1:]]
+    beside = f"beside {listed([*others, 'the trivial guess'])}"
     notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
     return f"""<section id="summary">
 <h2>Summary</h2>
-<p>One UPS model for all tasks beside one FNO a task and the trivial guess: the last given frame (persistence), or for a
+<p>One {own} model for all tasks {beside}: the last given frame (persistence), or for a
 steady task the training set's mean solution. Lower is better; the best of a row is bold.</p>
-<div class="scroll"><table>
-<thead><tr><th scope="col">Task</th><th scope="col" class="left">View and error</th>{head}
-<th scope="col">UPS / FNO</th><th scope="col">UPS / persistence</th><th scope="col">UPS, 95 % interval</th></tr></thead>
-<tbody>{"".join(_summary_row(row, names.get(row.task, row.task)) for row in report.summary)}</tbody>
-<caption>▼ better and ▲ worse than the baseline; ≈ the FNO's error lies inside the 95 % bootstrap interval of the
-UPS error, so these samples do not tell the two apart.</caption>
+<div class="scroll"><table{wide}>
+<thead><tr class="groups"><th colspan="2"></th><th scope="colgroup" colspan="{len(legend.names)}">Error of</th>
+<th scope="colgroup" colspan="{len(legend.rivals)}">{own} error over that of</th></tr>
+<tr><th scope="col">Task</th><th scope="col" class="left">View</th>{head}{ratios}</tr></thead>
+<tbody>{"".join(_summary_row(row, legend, names.get(row.task, row.task)) for row in report.summary)}</tbody>
+<caption>Under the {own} error its 95 % bootstrap interval. ▼ better and ▲ worse than the other; ≈ the other's error
+lies inside the interval, so these samples do not tell the two apart.</caption>
 </table></div>
 {f'<ul class="notes soft">{notes}</ul>' if notes else ""}
 </section>"""
 
 
-def _summary_row(row: SummaryRow, title: str) -> str:
-    values = (row.ups, row.fno, row.persistence)
-    finite = [value for value in values if value is not None and math.isfinite(value)]
+def _summary_row(row: SummaryRow, legend: Legend, title: str) -> str:
+    finite = [value for value in row.values.values() if math.isfinite(value)]
     cells = ""
-    for value in values:
-        kind = ""
+    for name in legend.names:
+        value, kind = row.values.get(name), ""
         if value is not None and not math.isfinite(value):
             kind = ' class="failed"'
         elif value is not None and value == min(finite):
             kind = ' class="best"'
-        cells += f"<td{kind}>{number(value)}</td>"
+        ends = f"<small>{interval(row.intervals[name])}</small>" if name == row.model and name in row.intervals else ""
+        cells += f"<td{kind}>{number(value)}{ends}</td>"
+    ratios = "".join(
+        _ratio_cell(against(row, name), name in legend.compared and is_undecided(row, name)) for name in legend.rivals
+    )
     return (
-        f'<tr><th scope="row">{escape(title)}</th><td class="left">{escape(row.view)}, {escape(row.metric)}</td>'
-        f"{cells}{_ratio_cell(ratio(row.ups, row.fno), is_undecided(row))}"
-        f"{_ratio_cell(ratio(row.ups, row.persistence), False)}<td>{interval(row.ci95)}</td></tr>"
+        f'<tr><th scope="row">{escape(title)}</th>'
+        f'<td class="left">{escape(row.view)}<small>{escape(row.metric)}</small></td>{cells}{ratios}</tr>'
     )
 
 
@@ -153,10 +167,10 @@ def _training(report: Report) -> str:
     if not report.curves:
         return ""
     picture = figure_html(
-        training_figure(report.curves),
+        training_figure(report.curves, report.legend),
         "svg",
         "Training loss against steps and validation error against wall time",
-        "Left: training loss (thin) and its running median. Right: what the same seconds bought each model on the "
+        "Left: training loss (thin) and its running median. Right: what the same seconds bought on the "
         "validation split; the best checkpoint is chosen there, never on the test split.",
         kind="wide",
     )

@@ -2,6 +2,7 @@
 // Players for the embedded fields, and the copy buttons. No library, no network.
 
 const BROKEN = 65535, BELOW = 0, ABOVE = 65534, STEPS = 65532; // as in animation.py
+const MOST_COLUMNS = 7; // of 2D panels in a row
 const TRANSIENT_RATE = 10, STEADY_RATE = 1; // frames a second at speed 1
 
 function bytes(base64) {
@@ -147,7 +148,7 @@ class Player {
 
   buildLegend() {
     this.readout = new Map();
-    for (const model of this.data.models) {
+    for (const model of this.data.predictors) {
       const line = this.data.dimension === 1;
       const entry = document.createElement(line ? "label" : "span");
       if (line) {
@@ -163,38 +164,36 @@ class Player {
     }
   }
 
-  buildPanels() { // static fields, truth and models side by side; each model's error under it; the scales in the corner
+  buildPanels() { // a column for each static field, the truth (over the scales) and every predictor (over its error)
     const { axes: [x, y], statics } = this.data, { field, error, bad } = this.colours;
-    const shown = this.data.models.filter((model) => model.picture);
+    const shown = this.data.predictors.filter((model) => model.picture);
     const shape = [x.length, y.length], aspect = (x[x.length - 1] - x[0]) / (y[y.length - 1] - y[0]);
     const panels = this.stage.appendChild(Object.assign(document.createElement("div"), { className: "panels" }));
-    panels.style.setProperty("--columns", String(statics.length + shown.length));
+    const cells = statics.length + shown.length;
+    panels.style.setProperty("--columns", String(Math.ceil(cells / Math.ceil(cells / MOST_COLUMNS)))); // rows of equal length
     this.panels = [];
-    const add = (title, colour, column, draw) => {
-      const box = panels.appendChild(Object.assign(document.createElement("div"), { className: "panel" }));
-      box.style.gridColumn = String(column);
+    const column = () => panels.appendChild(Object.assign(document.createElement("div"), { className: "panel" }));
+    const add = (box, title, colour, draw) => {
       const name = box.appendChild(Object.assign(document.createElement("span"), { textContent: title }));
       name.style.color = colour;
       const canvas = box.appendChild(document.createElement("canvas"));
       canvas.style.aspectRatio = String(aspect);
       this.panels.push(() => draw(canvas));
     };
-    let column = 1;
     for (const item of statics) {
-      const all = unpack(item.frames, item.packing);
-      add(item.name, "#333", column++, (canvas) => paint(canvas, this.cut(all), shape, item.low, item.high, field, bad));
+      const box = column(), all = unpack(item.frames, item.packing);
+      add(box, item.name, "#333", (canvas) => paint(canvas, this.cut(all), shape, item.low, item.high, field, bad));
+      this.bar(box, field, () => [item.name, item.low, item.high]);
     }
-    const first = column;
-    for (const m of shown)
-      add(m.display, m.colour, column++, (c) => paint(c, this.values(m.name), shape, this.range.low, this.range.high, field, bad));
-    const bars = panels.appendChild(Object.assign(document.createElement("div"), { className: "bars" }));
-    bars.style.gridColumn = `1 / span ${first}`;
-    column = first + 1;
-    for (const m of shown) if (m.name !== "truth")
-      add(`${m.display} − truth`, m.colour, column++, (c) => paint(c, this.error(m.name), shape, -this.range.error, this.range.error, error, bad));
-    this.bar(bars, field, () => [this.data.channels[this.channel], this.range.low, this.range.high]);
-    this.bar(bars, error, () => ["error", -this.range.error, this.range.error]);
-    for (const item of statics) this.bar(bars, field, () => [item.name, item.low, item.high]);
+    for (const m of shown) {
+      const box = column();
+      add(box, m.display, m.colour, (c) => paint(c, this.values(m.name), shape, this.range.low, this.range.high, field, bad));
+      if (m.name === "truth") {
+        this.bar(box, field, () => [this.data.channels[this.channel], this.range.low, this.range.high]);
+        this.bar(box, error, () => ["error", -this.range.error, this.range.error]);
+      } else
+        add(box, `${m.display} − truth`, m.colour, (c) => paint(c, this.error(m.name), shape, -this.range.error, this.range.error, error, bad));
+    }
   }
 
   bar(parent, table, ends) { // a colour scale with its name and ends
@@ -293,7 +292,7 @@ class Player {
     const lower = { left, top: height * 0.6 + 8, width: inner, height: height * 0.4 - 46 };
     const above = frame(pen, upper, xs, range.low - margin, range.high + margin, this.data.channels[this.channel], "");
     const below = frame(pen, lower, xs, -1.1 * range.error, 1.1 * range.error, "error", "x");
-    const visible = this.data.models.filter((model) => !this.hidden.has(model.name));
+    const visible = this.data.predictors.filter((model) => !this.hidden.has(model.name));
     for (const model of visible) curve(pen, upper, xs, this.values(model.name), above, model);
     for (const model of visible) if (model.name !== "truth" && model.picture) curve(pen, lower, xs, this.error(model.name), below, model);
   }

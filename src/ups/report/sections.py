@@ -14,16 +14,10 @@ from matplotlib.figure import Figure
 
 from ups.report.animation import player_data
 from ups.report.contents import SolverComparison, TaskPage
-from ups.report.plots import (
-    film_figure,
-    growth_figure,
-    profiles_figure,
-    render,
-    solver_figure,
-    space_time_figure,
-    spectra_figure,
-    steady_figure,
-)
+from ups.report.drawing import render
+from ups.report.legend import Legend
+from ups.report.pictures import draws_every_field, film_figure, profiles_figure, space_time_figure, steady_figure
+from ups.report.plots import growth_figure, solver_figure, spectra_figure
 from ups.report.verdict import METRIC_NAMES, VIEW_NAMES, duration, from_json, interval, number
 
 MOST_PICTURES = 6
@@ -36,10 +30,10 @@ def task_section(task: TaskPage, budget: int) -> str:
     curves = ""
     if task.growth and not task.steady:
         text = "Mean over the test samples at each time; the given frame is not drawn. Lower and flatter is better."
-        curves += figure_html(growth_figure(task.times, task.growth), "svg", f"Error growth, {task.title}", text)
+        curves += figure_html(growth_figure(task), "svg", f"Error growth, {task.title}", text)
     if task.spectra:
-        text = "Mean energy of waves by wave number. Where a model leaves the black line, it loses or invents scales."
-        curves += figure_html(spectra_figure(task.spectra, task.steady), "svg", f"Spectra, {task.title}", text)
+        text = "Mean energy of waves by wave number. Where a line leaves the black one, scales are lost or invented."
+        curves += figure_html(spectra_figure(task), "svg", f"Spectra, {task.title}", text)
     return f"""<section id="{key}">
 <h2>{escape(task.title)}</h2>
 <p class="equation">{escape(task.equation)}</p>
@@ -48,7 +42,7 @@ def task_section(task: TaskPage, budget: int) -> str:
 <h3>Fields and errors</h3>
 {_pictures(task)}
 {f'<h3>{"Scales" if task.steady else "Time and scales"}</h3><div class="pair">{curves}</div>' if curves else ""}
-{_solver(task.solver, task.title) if task.solver else ""}
+{_solver(task.solver, task) if task.solver else ""}
 {_metrics(task)}
 </section>"""
 
@@ -95,7 +89,7 @@ def _player(task: TaskPage, key: str, data: dict[str, Any]) -> str:
 </div>
 <div class="legend" data-part="legend"></div>
 <div class="stage" data-part="stage"></div>
-<figcaption>The number beside a model is its nRMSE in this frame. {_player_note(task)}
+<figcaption>The number beside a name is its nRMSE in this frame. {_player_note(task)}
 <noscript> The animation needs scripts to be allowed; the pictures below do not.</noscript></figcaption>
 </figure>
 {embedded_json(f"{key}-data", data)}"""
@@ -104,7 +98,7 @@ def _player(task: TaskPage, key: str, data: dict[str, Any]) -> str:
 def _player_note(task: TaskPage) -> str:
     keys = "With the frame focused, space plays and the arrow keys step."
     if task.dimension == 1:
-        return f"Above: the fields; below: model minus truth on one scale. {keys}"
+        return f"Above: the fields; below: prediction minus truth on one scale. {keys}"
     return f"Fields share one colour scale, errors another. {keys}"
 
 
@@ -116,6 +110,8 @@ def _chooser(text: str, part: str, options: Any) -> str:
 def _pictures(task: TaskPage) -> str:
     """Still pictures for print and for the eye: those of the first sample are visible, the chooser shows the others."""
     same = "All fields share one colour scale and all errors another; pointed ends mark values beyond it."
+    if task.dimension == 2 and not draws_every_field(task):
+        same += f" Of the fields, only those of {task.legend.title(task.legend.model)} are here; the player has all."
     if task.steady:
         draw = steady_figure if task.dimension == 2 else profiles_figure
         shown = task.samples[:STEADY_ROWS]
@@ -141,21 +137,25 @@ def _pictures(task: TaskPage) -> str:
     )
 
 
-def _solver(solver: SolverComparison, title: str) -> str:
+def _solver(solver: SolverComparison, task: TaskPage) -> str:
+    legend = task.legend
     rows = "".join(
         f"<tr{' class=equal' if index == solver.equal else ''}><td>{row.points}</td><td>{number(row.nrmse)}</td>"
         f"<td>{duration(row.seconds)}</td></tr>"
         for index, row in enumerate(solver.rows)
     )
     picture = figure_html(
-        solver_figure(solver), "svg", f"Error against cost, {title}", "The solver run coarser, and the trained model."
+        solver_figure(solver, legend),
+        "svg",
+        f"Error against cost, {task.title}",
+        "The solver run coarser, and the trained model.",
     )
     return f"""<h3>Against the solver itself</h3>
 <p>{escape(_solver_sentence(solver))}</p>
 <div class="pair"><div><div class="scroll"><table>
 <thead><tr><th scope="col">Points per axis</th><th scope="col">nRMSE</th>
 <th scope="col">Time a trajectory</th></tr></thead>
-<tbody>{rows}<tr><th scope="row">UPS</th><td>{number(solver.model_nrmse)}</td>
+<tbody>{rows}<tr><th scope="row">{escape(legend.title(legend.model))}</th><td>{number(solver.model_nrmse)}</td>
 <td>{duration(solver.model_seconds)}</td></tr></tbody>
 <caption>Highlighted: the cheapest solver tried that is at least as accurate as the model.</caption>
 </table></div></div>{picture}</div>"""
@@ -175,24 +175,37 @@ def _solver_sentence(solver: SolverComparison) -> str:
 
 
 def _metrics(task: TaskPage) -> str:
-    """Every number of the task, for those who look for one."""
+    """Every number of the task with its interval, for those who look for one."""
+    entries_of_all = [entry for entries in task.metrics.values() for entry in entries.values()]
+    run = {task.legend.model}.union(*entries_of_all)
+    names = [name for name in task.legend.names if name in run]
     rows = ""
     for view, entries in task.metrics.items():
-        name = "steady" if task.steady else VIEW_NAMES.get(view, view)
+        shown = "steady" if task.steady else VIEW_NAMES.get(view, view)
         for metric, entry in entries.items():
-            cells = "".join(f"<td>{_entry(entry, key)}</td>" for key in ("model", "fno", "persistence"))
-            ends = [from_json(end) for end in entry["ci95"]] if entry.get("ci95") else None
+            cells = "".join(f"<td>{_entry(entry, name, task.legend)}</td>" for name in names)
             rows += (
                 f'<tr><th scope="row">{escape(METRIC_NAMES.get(metric, metric.replace("_", " ")))}</th>'
-                f'<td class="left">{escape(name)}</td>{cells}<td>{interval(ends)}</td></tr>'
+                f'<td class="left">{escape(shown)}</td>{cells}</tr>'
             )
-    baseline = "Training mean" if task.steady else "Persistence"
-    return f"""<details><summary>All metrics</summary><div class="scroll"><table>
-<thead><tr><th scope="col">Metric</th><th scope="col" class="left">View</th><th scope="col">UPS</th>
-<th scope="col">FNO</th><th scope="col">{baseline}</th><th scope="col">UPS, 95 % interval</th></tr></thead>
-<tbody>{rows}</tbody></table></div></details>"""
+    head = "".join(column_head(task.legend, name, task.steady) for name in names)
+    return f"""<details><summary>All metrics</summary><div class="scroll"><table class="dense">
+<thead><tr><th scope="col">Metric</th><th scope="col" class="left">View</th>{head}</tr></thead>
+<tbody>{rows}</tbody>
+<caption>Under each number its 95 % bootstrap interval over the test samples.</caption></table></div></details>"""
 
 
-def _entry(entry: Mapping[str, Any], key: str) -> str:
-    """A missing model is a dash; a null is a NaN that JSON could not hold."""
-    return number(from_json(entry[key])) if key in entry else "—"
+def column_head(legend: Legend, name: str, steady: bool = False) -> str:
+    """A predictor's title over its column, with a dot of its colour."""
+    return f'<th scope="col" style="--dot:{legend.ink(name).colour}"><i></i>{escape(legend.heading(name, steady))}</th>'
+
+
+def _entry(entry: Mapping[str, Any], name: str, legend: Legend) -> str:
+    """A predictor that was not run is a dash; a null is a NaN that JSON could not hold."""
+    own = name == legend.model
+    key = "model" if own else name
+    if key not in entry:
+        return "—"
+    ends = entry.get("ci95") if own else entry.get("ci95_of", {}).get(name)
+    below = f"<small>{interval([from_json(end) for end in ends])}</small>" if ends else ""
+    return number(from_json(entry[key])) + below

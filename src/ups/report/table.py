@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-HEADER = ("task", "", "nRMSE", "persistence", "FNO", "of persistence", "of FNO")
+from ups.report.legend import Legend
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> str:
-    """One line a task and view: the model's nRMSE beside persistence (the mean, if steady) and FNO, with ratios."""
-    rows: list[tuple[str, ...]] = [HEADER]
+    """One line a task and view: the nRMSE of every predictor, and the model's over each of its rivals'."""
+    legend = Legend.read(metrics)
+    own = legend.title(legend.model)
+    titles = [legend.title(name) for name in legend.names]
+    rows = [("nRMSE", "", *titles, *(f"{own} / {legend.title(name)}" for name in legend.rivals))]
     for task, views in metrics["tasks"].items():
         for view, measured in views.items():
-            nrmse = measured["nrmse"]
-            model, persistence, fno = nrmse["model"], nrmse.get("persistence"), nrmse.get("fno")
-            ratios = [model / other if other else None for other in (persistence, fno)]
-            numbers = [_number(value) for value in (model, persistence, fno, *ratios)]
-            rows.append((task, view.replace("_", " "), *numbers))
+            values = measured["nrmse"]
+            model = values["model"]
+            numbers = [values.get(name) for name in legend.names]
+            ratios = [model / values[name] if model and values.get(name) else None for name in legend.rivals]
+            rows.append((task, view.replace("_", " "), *(_number(value) for value in (*numbers, *ratios))))
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(

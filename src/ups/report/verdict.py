@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from ups.evaluation.labels import PERSISTENCE
 from ups.report.contents import SummaryRow, TaskPage
+from ups.report.legend import Legend
 
 VIEW_NAMES = {"one_step": "one step", "rollout": "rollout"}
 METRIC_NAMES = {"nrmse": "nRMSE", "vrmse": "VRMSE", "relative_l2": "relative L2"}
@@ -23,15 +26,16 @@ def summary_rows(tasks: Sequence[TaskPage], metric: str = "nrmse") -> list[Summa
 
 
 def _row(task: TaskPage, view: str, metric: str, entry: Mapping[str, Any]) -> SummaryRow:
-    ends = entry.get("ci95")
+    model = task.legend.model
+    ends = {**entry.get("ci95_of", {}), **({model: entry["ci95"]} if "ci95" in entry else {})}
     return SummaryRow(
         task=task.name,
         view="steady" if task.steady else VIEW_NAMES.get(view, view),
         metric=METRIC_NAMES.get(metric, metric),
-        ups=from_json(entry["model"]),
-        fno=None if entry.get("fno") is None else from_json(entry["fno"]),
-        persistence=None if entry.get("persistence") is None else from_json(entry["persistence"]),
-        ci95=None if ends is None else (from_json(ends[0]), from_json(ends[1])),
+        values={model: from_json(entry["model"])}
+        | {name: from_json(entry[name]) for name in task.legend.names if name in entry},
+        model=model,
+        intervals={name: (from_json(low), from_json(high)) for name, (low, high) in ends.items()},
     )
 
 
@@ -51,9 +55,17 @@ def ratio(value: float, baseline: float | None) -> float | None:
     return value / baseline if baseline else (math.nan if value == 0 else math.inf)
 
 
-def is_undecided(row: SummaryRow) -> bool:
-    """Whether the FNO's error lies inside the interval of ours, so that the samples do not tell the two apart."""
-    return row.fno is not None and row.ci95 is not None and row.ci95[0] <= row.fno <= row.ci95[1]
+def against(row: SummaryRow, rival: str) -> float | None:
+    """The model's error over a rival's, as `ratio`; None where the rival was not run."""
+    return ratio(row.own, row.values.get(rival))
+
+
+def is_undecided(row: SummaryRow, rival: str) -> bool:
+    """Whether the rival's error lies inside the interval of ours, so that the samples do not tell the two apart."""
+    if rival not in row.values or row.model not in row.intervals:
+        return False
+    low, high = row.intervals[row.model]
+    return low <= row.values[rival] <= high
 
 
 def judged_rows(rows: Sequence[SummaryRow]) -> list[SummaryRow]:
@@ -74,36 +86,66 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(sum(math.log(v) if v > 0 else -math.inf for v in values) / len(values))
 
 
-def headline(rows: Sequence[SummaryRow]) -> str:
-    """One sentence: what one model learned, against persistence and the FNO, losses named."""
+def mean_against(rows: Sequence[SummaryRow], rival: str) -> float | None:
+    """The geometric mean of the ratios to a rival, over the rows where it gave a number."""
+    found = [against(row, rival) for row in rows if math.isfinite(row.values.get(rival, math.nan))]
+    return geometric_mean([r for r in found if r is not None])
+
+
+def headline(rows: Sequence[SummaryRow], legend: Legend) -> str:
+    """One sentence: what one model learned, against the trivial guess and each predictor it is compared with."""
     judged = judged_rows(rows)
     if not judged:
         return "No task was evaluated."
-    failed = [row.task for row in judged if not math.isfinite(row.ups)]
+    failed = [row.task for row in judged if not math.isfinite(row.own)]
     if failed:
         return f"The model failed on {_named(failed)}: its error there is not a finite number."
     sentence = f"One model learned {_count(len(judged), 'physical system')}"
-    against_rest = [r for row in judged if (r := ratio(row.ups, row.persistence)) is not None]
-    mean = geometric_mean(against_rest)
-    if mean is not None and all(r < 1 for r in against_rest):
+    trivial = {row.task: r for row in judged if (r := against(row, PERSISTENCE)) is not None}
+    mean = geometric_mean(list(trivial.values()))
+    if mean is not None and all(r < 1 for r in trivial.values()):
         sentence += f" with {number(100 * mean, digits=2)}\N{NO-BREAK SPACE}% of the trivial guess's error"
-    elif against_rest:
-        worse = [row.task for row in judged if (ratio(row.ups, row.persistence) or 0) >= 1]
+    elif trivial:
+        worse = [task for task, r in trivial.items() if r >= 1]
         sentence += f" but is no better than the trivial guess on {_named(worse)}"
-    compared = [(row, r) for row in judged if (r := ratio(row.ups, row.fno)) is not None]
-    if not compared:
-        return sentence + "."
-    better = [row.task for row, r in compared if r < 1 and not is_undecided(row)]
-    even = [row.task for row, _ in compared if is_undecided(row)]
-    worse = [f"{row.task} ({times(r)} its error)" for row, r in compared if not r < 1 and not is_undecided(row)]
+    rivals: dict[_Outcome, list[str]] = {}  # those with the same outcome share a clause
+    for name in legend.compared:
+        rivals.setdefault(_outcome(judged, name), []).append(legend.called(name))
+    return "; it ".join([sentence, *(clause for o, who in rivals.items() if (clause := _clause(o, who)))]) + "."
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """The tasks a rival is beaten on, level on, and ahead on (with its lead, as people read it)."""
+
+    better: tuple[str, ...]
+    even: tuple[str, ...]
+    worse: tuple[tuple[str, str], ...]
+
+
+def _outcome(judged: Sequence[SummaryRow], rival: str) -> _Outcome:
+    compared = [(row, r) for row in judged if (r := against(row, rival)) is not None]
+    decided = [(row.task, r) for row, r in compared if not is_undecided(row, rival)]
+    return _Outcome(
+        better=tuple(task for task, r in decided if r < 1),
+        even=tuple(row.task for row, _ in compared if is_undecided(row, rival)),
+        worse=tuple((task, times(r)) for task, r in decided if not r < 1),
+    )
+
+
+def _clause(outcome: _Outcome, rivals: Sequence[str]) -> str:
+    """What follows "it": beats the FNO on advection and loses to it on burgers (1.50× its error)."""
+    them, their = ("it", "its") if len(rivals) == 1 else ("them", "their")
+    who = listed(rivals)
     parts = []
-    if better:
-        parts.append(f"beats the FNO on {_named(better)}")
-    if even:
-        parts.append(f"is level with it on {_named(even)}" if better else f"is level with the FNO on {_named(even)}")
-    if worse:
-        parts.append(f"loses to {'it' if better or even else 'the FNO'} on {_named(worse)}")
-    return f"{sentence}; it {_listed(parts)}."
+    if outcome.better:
+        parts.append(f"beats {who} on {_named(outcome.better)}")
+    if outcome.even:
+        parts.append(f"is level with {them if parts else who} on {_named(outcome.even)}")
+    if outcome.worse:
+        lost = [f"{task} ({lead} {their} error)" for task, lead in outcome.worse]
+        parts.append(f"loses to {them if parts else who} on {_named(lost)}")
+    return listed(parts) if parts else ""
 
 
 def times(value: float | None) -> str:
@@ -156,8 +198,9 @@ def interval(ends: Sequence[float] | None) -> str:
 
 def _named(tasks: Sequence[str]) -> str:
     """Up to four by name, more by number: the table has them all."""
-    return _listed(tasks) if len(tasks) <= 4 else f"{len(tasks)} tasks"
+    return listed(tasks) if len(tasks) <= 4 else f"{len(tasks)} tasks"
 
 
-def _listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
+    """One, one and another, or one, two and a third."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,113 @@
+"""The metrics that are reported, by name. Users add theirs without touching the package:
+
+    def front_error(prediction, truth, context):
+        x = context.grid.positions[0]
+        return (x[prediction[:, -1, :, 0].argmax(1)] - x[truth[:, -1, :, 0].argmax(1)]).abs()
+
+    ups.metrics.register_metric("front_error", front_error)
+
+From then on it stands in `metrics.json` and in the report, for every predictor and with its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.errors import UserError
+from ups.fields import Grid, TaskSpec
+from ups.metrics.correlation import correlation_time
+from ups.metrics.errors import boundary_rmse, max_error, nrmse, relative_l2, vrmse
+from ups.metrics.invariants import conserved_rmse
+from ups.metrics.spectra import BANDS, spectral_error
+
+DERIVED = ("nrmse_median", "nrmse_pooled")
+"""Names in `metrics.json` that are not means over samples, so no metric of the registry can have them."""
+
+
+@dataclass(frozen=True, eq=False)
+class MetricContext:
+    """What a metric may know beside the fields: the task, the times of the frames and where the points are."""
+
+    spec: TaskSpec
+    times: Float[Tensor, " T"]
+    grid: Grid
+
+
+Function = Callable[[Float[Tensor, "N T *space C"], Float[Tensor, "N T *space C"], MetricContext], Float[Tensor, " N"]]
+
+
+def _always(context: MetricContext) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A name, one number a sample from (prediction, truth, context), and the tasks it has a meaning for."""
+
+    name: str
+    function: Function
+    applies: Callable[[MetricContext], bool] = _always
+
+    def __call__(
+        self, prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"], context: MetricContext
+    ) -> Float[Tensor, " N"]:
+        values = self.function(prediction, truth, context)
+        if not isinstance(values, Tensor) or values.shape != truth.shape[:1]:
+            found = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+            raise UserError(
+                f"metric {self.name!r} gave {found} for {len(truth)} samples; return a tensor with one number a sample"
+            )
+        return values.double()
+
+
+_known: dict[str, Metric] = {}
+
+
+def register_metric(name: str, function: Function, applies: Callable[[MetricContext], bool] = _always) -> Metric:
+    """Make a metric known; `applies` says for which tasks. The same twice is fine, another of the same name is not."""
+    metric = Metric(name, function, applies)
+    if name in DERIVED or _known.setdefault(name, metric) != metric:
+        raise UserError(f"metric {name!r} is already registered; choose another name")
+    return metric
+
+
+def metrics() -> Mapping[str, Metric]:
+    """All registered metrics, in order of registration."""
+    return dict(_known)
+
+
+def _sample_means(values: Float[Tensor, "N ..."]) -> Float[Tensor, " N"]:
+    """Over times and channels, where a metric has a number for each."""
+    return values.reshape(len(values), -1).mean(1)
+
+
+def _conserved(prediction: Tensor, truth: Tensor, context: MetricContext) -> Tensor:
+    names = context.spec.channel_names
+    columns = [names.index(invariant.channel) for invariant in context.spec.invariants]
+    return _sample_means(conserved_rmse(prediction, truth)[:, columns])
+
+
+def _register_own() -> None:
+    for name, pointwise in (
+        ("nrmse", nrmse),
+        ("relative_l2", relative_l2),
+        ("max_error", max_error),
+        ("boundary_rmse", boundary_rmse),
+    ):
+        register_metric(name, lambda p, y, _, f=pointwise: _sample_means(f(p, y)))
+    for column, (band, _, _) in enumerate(BANDS):
+        register_metric(f"spectral_{band}", lambda p, y, _, i=column: _sample_means(spectral_error(p, y)[..., i]))
+    register_metric("vrmse", lambda p, y, _: _sample_means(vrmse(p, y)))
+    register_metric("conserved_rmse", _conserved, lambda context: bool(context.spec.invariants))
+    register_metric(
+        "correlation_time",
+        lambda p, y, context: _sample_means(correlation_time(p, y, context.times)),
+        lambda context: not context.spec.steady,
+    )
+
+
+_register_own()

@@ -1,0 +1,104 @@
+"""What all figures of the report share: the style, lines in a predictor's ink, its legend, images and colour bars."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from numpy import ndarray
+
+from ups.report.palette import NOT_A_NUMBER, Ink
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "font.family": "sans-serif",
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#555555",
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "ups",  # the same data give the same bytes
+}
+MOST_INSIDE = 4
+"""Entries of a legend that fit beside the curves; more are written under them."""
+
+
+def render(figure: Figure, kind: str) -> bytes:
+    """The figure as an SVG or a PNG file."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(buffer, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
+
+
+def line(axes: Axes, ink: Ink, x: ndarray, y: ndarray, label: str) -> None:
+    style = (0, ink.dash) if ink.dash else "-"
+    axes.plot(x, y, color=ink.colour, linewidth=ink.width, linestyle=style, label=plain(label))
+
+
+def name_lines(figure: Figure, axes: Axes, size: float = 9, columns: int = 3) -> None:
+    """The names of the lines: inside the axes while they are few, else under them, where they cover no curve."""
+    handles, names = axes.get_legend_handles_labels()
+    if 0 < len(names) <= MOST_INSIDE:
+        axes.legend(fontsize=size, handlelength=2.6)
+    elif names:
+        figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=size - 1, handlelength=3.2)
+
+
+def image(axes: Axes, x: ndarray, y: ndarray, values: Float[ndarray, "X Y"], colours: str, low: float, high: float):
+    """One panel, x to the right and y upwards, with what is not a number in its own colour and said in words."""
+    table = matplotlib.colormaps[colours].with_extremes(bad=NOT_A_NUMBER)
+    bad = ~np.isfinite(values)
+    axes.pcolormesh(x, y, np.where(bad, np.nan, values).T, cmap=table, vmin=low, vmax=high, shading="nearest")
+    axes.grid(visible=False)
+    if bad.any():
+        axes.text(
+            0.5, 0.5, "not a number", transform=axes.transAxes, ha="center", va="center", color="white", weight="bold",
+            bbox={"facecolor": NOT_A_NUMBER, "edgecolor": "white", "boxstyle": "round,pad=0.4"},
+        )  # fmt: skip
+
+
+def colour_bar(
+    figure: Figure,
+    axes: list[Axes],
+    colours: str,
+    low: float,
+    high: float,
+    label: str,
+    shown: Sequence[ndarray],
+    location: str = "right",
+) -> None:
+    """One colour bar for all of `axes`; its ends are pointed where values lie outside the limits."""
+    values = np.concatenate([np.ravel(v) for v in shown])
+    values = values[np.isfinite(values)]
+    tolerance = 1e-6 * (high - low)
+    under, over = bool((values < low - tolerance).any()), bool((values > high + tolerance).any())
+    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[under, over]
+    scale = ScalarMappable(Normalize(low, high), colours)
+    specs = [place.get_subplotspec() for place in axes]
+    along = {spec.rowspan.start if location == "right" else spec.colspan.start for spec in specs if spec}
+    aspect = max(24, (10 if location == "right" else 20) * len(along))  # as thick beside five panels as beside one
+    bar = figure.colorbar(scale, ax=axes, location=location, extend=extend, aspect=aspect, pad=0.02, label=plain(label))
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    bar.ax.tick_params(labelsize=7.5)
+    bar.ax.locator_params(nbins=5 if location == "right" else 4)
+
+
+def plain(text: str) -> str:
+    """Text as it is: a dollar sign in a label must not start matplotlib's mathematics."""
+    return text.replace("$", r"\$")
