@@ -184,6 +184,17 @@ def test_mistakes_in_the_config_are_one_sentence_and_exit_2(tmp_path: Path, over
     assert "Traceback" not in result.stderr
 
 
+def test_data_made_for_one_run_serve_another_with_fewer_tasks(finished_run: Path, tmp_path: Path) -> None:
+    """Through `data.root`: a file's seed does not follow from the task's place among the others."""
+    config = tmp_path / "one.yaml"
+    settings = "settings: {points: 128, frames: 11, duration: 0.5}"
+    make = f"{{equation: burgers, trajectories: 20, values: {{nu: [0.02]}}, {settings}}}"
+    config.write_text(f"name: one\ntasks: {{burgers: {{make: {make}}}}}\ndata: {{root: {finished_run / 'data'}}}\n")
+    before = {path.name: path.stat().st_mtime_ns for path in (finished_run / "data").iterdir()}
+    pipeline.build_stores(str(config), [], tmp_path / "runs", 1)
+    assert {path.name: path.stat().st_mtime_ns for path in (finished_run / "data").iterdir()} == before
+
+
 def files_config(folder: Path, train: str) -> Path:
     path = folder / "mine.yaml"
     path.write_text(

@@ -156,8 +156,8 @@ def _data(
         if task.define is None:
             registered(name)  # or refused, before the others' data are made
     with _displays() as show:
-        for number, (name, task) in enumerate(config.tasks.items()):
-            opened = partial(_opened, runtime, config, directory, name, number, show)
+        for name, task in config.tasks.items():
+            opened = partial(_opened, runtime, config, directory, name, show)
             sources[name] = runtime.in_turn(f"open {name}", opened)
             tasks[name] = prepare(
                 runtime,
@@ -174,9 +174,7 @@ def _data(
     return tasks, sources
 
 
-def _opened(
-    runtime: Runtime, config: RunConfig, directory: Path, name: str, number: int, show: Callable[..., None]
-) -> Source:
+def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, show: Callable[..., None]) -> Source:
     """One task's data, made or opened; rank 0 also checks them, unless it did before."""
 
     def making(label: str, done: int, total: int) -> None:
@@ -189,8 +187,7 @@ def _opened(
         runtime.crumb.mark("data")
         runtime.check_stop(f"the data of {name} will be checked from the first trajectory on")
 
-    seed = config.seed + 1000 * number
-    source = open_source(name, config.tasks[name], config.data, directory / "data", seed, making)
+    source = open_source(name, config.tasks[name], config.data, directory / "data", config.seed, making)
     if runtime.rank == 0:
         data = [source.train, source.validation, *source.tests.values()]
         kept = directory / "store" / f"{name}.checked.json"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +28,8 @@ from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
 
 Report = Callable[[str, int, int], None]
+_EXTENT = ("points", "frames", "duration")
+"""Settings that say how much of a problem is stored, not which problem it is."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,10 @@ class Source:
 
 
 def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, seed: int, report: Report) -> Source:
-    """Make or open the data of one task. `folder` is where made data lie if the configuration names no root."""
+    """Make or open the data of one task. `folder` is where made data lie if the configuration names no root.
+
+    `seed` is the run's: each file's own follows from it and from what is solved (`family_seed`).
+    """
     root = Path(data.root).expanduser() if data.root else folder
     source = _made(name, config, data, root, seed, report) if config.make else _opened(name, config, root)
     # Published flows come in periodic and in open boxes: what holds at the walls is the data's to say.
@@ -61,6 +68,17 @@ def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, s
             raise UserError(f"task {name!r} is defined with dt {spec.dt:g}, its frames are {dt:g} apart; correct dt")
         spec = replace(spec, dt=dt)
     return replace(source, spec=spec)
+
+
+def family_seed(seed: int, equation: Equation) -> int:
+    """The seed of an equation's file: the same in every run of that seed, whatever else the run makes.
+
+    Each file has its own family of starts, since the same start under two parameter values teaches less. Points, frames
+    and duration do not count: on another grid, or for another time, the same starts are solved.
+    """
+    told = {k: v if isinstance(v, str) else float(v) for k, v in vars(equation).items() if k not in _EXTENT}
+    settings = json.dumps(told, sort_keys=True)
+    return mix(seed, zlib.crc32(equation.name.encode()), zlib.crc32(settings.encode())) % 2**31
 
 
 def check_source(source: Source, report: Report) -> None:
@@ -84,16 +102,15 @@ def _made(name: str, config: TaskConfig, data: DataConfig, root: Path, seed: int
     task(name)
     workers = data.workers or len(os.sched_getaffinity(0))
     equations, parts = [], []
-    for number, values in enumerate(itertools.product(*make.values.values())):
+    for values in itertools.product(*make.values.values()):
         equation = named_equation(make.equation, {**make.settings, **dict(zip(make.values, values, strict=True))})
         label = ", ".join([name, *(f"{k}={v:g}" for k, v in zip(make.values, values, strict=True))])
         path = root / equation.published_name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Each file has its own family of starts: the same start under two parameter values teaches less.
         generate(
             equation,
             make.trajectories,
-            mix(seed, number) % 2**31,
+            family_seed(seed, equation),
             path,
             workers=workers,
             progress=lambda done, total, label=label: report(label, done, total),
