@@ -187,7 +187,8 @@ def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, sho
         runtime.crumb.mark("data")
         runtime.check_stop(f"the data of {name} will be checked from the first trajectory on")
 
-    source = open_source(name, config.tasks[name], config.data, directory / "data", config.seed, making)
+    place, device = directory / "data", str(runtime.device)
+    source = open_source(name, config.tasks[name], config.data, place, config.seed, making, device)
     if runtime.rank == 0:
         data = [source.train, source.validation, *source.tests.values()]
         kept = directory / "store" / f"{name}.checked.json"

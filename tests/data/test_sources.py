@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from layout_cases import header_of
 
-from ups.config.schema import DataConfig, MakeConfig, TaskConfig
+from ups import pipeline
+from ups.config.schema import DataConfig, MakeConfig, RunConfig, TaskConfig
 from ups.data import pieces
+from ups.data.generate import generate
 from ups.data.header import Described
 from ups.data.sources import _check_conditions, _read_through, family_seed, open_source
 from ups.equations import Advection, Burgers, KuramotoSivashinsky
@@ -97,6 +100,22 @@ def test_a_file_of_another_seed_of_the_run_is_not_taken_for_its_own(tmp_path):
     made(tmp_path, [0.1])
     with pytest.raises(UserError, match="was not made with this equation, count, seed"):
         made(tmp_path, [0.1], seed=1)
+
+
+def test_a_run_makes_its_data_on_its_own_device(tmp_path, monkeypatch):
+    asked: list[str] = []
+
+    def solved_elsewhere(*arguments, device, **options):
+        asked.append(device)
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr("ups.data.sources.generate", solved_elsewhere)
+    make = MakeConfig(equation="advection", trajectories=4, settings={"points": 8, "frames": 3})
+    config = RunConfig(name="a", tasks={"advection": TaskConfig(make=make)}, data=DataConfig(workers=1))
+    runtime = SimpleNamespace(rank=1, device=torch.device("cuda", 1), crumb=SimpleNamespace(mark=lambda _: None))
+    runtime.check_stop = lambda _: None
+    source = pipeline._opened(runtime, config, tmp_path, "advection", lambda *_: None)  # pyright: ignore[reportArgumentType]
+    assert asked == ["cuda:1"] and len(source.train) == 2
 
 
 def test_starts_follow_from_the_problem_and_not_from_how_much_of_it_is_stored():

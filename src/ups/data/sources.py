@@ -45,13 +45,16 @@ class Source:
     solvers: tuple[tuple[Equation, Dataset], ...] = ()
 
 
-def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, seed: int, report: Report) -> Source:
+def open_source(
+    name: str, config: TaskConfig, data: DataConfig, folder: Path, seed: int, report: Report, device: str = "cpu"
+) -> Source:
     """Make or open the data of one task. `folder` is where made data lie if the configuration names no root.
 
-    `seed` is the run's: each file's own follows from it and from what is solved (`family_seed`).
+    `seed` is the run's: each file's own follows from it and from what is solved (`family_seed`). What is not there yet
+    is made on `device` ("cpu", "cuda", "cuda:1"); what is there serves, whichever device made it.
     """
     root = Path(data.root).expanduser() if data.root else folder
-    source = _made(name, config, data, root, seed, report) if config.make else _opened(name, config, root)
+    source = _made(name, config, data, root, seed, report, device) if config.make else _opened(name, config, root)
     # Published flows come in periodic and in open boxes: what holds at the walls is the data's to say.
     spec = replace(source.spec, boundary=source.train.boundary)
     if config.latent_spacing is not None:
@@ -96,7 +99,9 @@ def check_source(source: Source, report: Report) -> None:
     _check_conditions(spec.name, spec, source.train, tick)
 
 
-def _made(name: str, config: TaskConfig, data: DataConfig, root: Path, seed: int, report: Report) -> Source:
+def _made(
+    name: str, config: TaskConfig, data: DataConfig, root: Path, seed: int, report: Report, device: str
+) -> Source:
     make = config.make
     assert make is not None
     task(name)
@@ -114,6 +119,7 @@ def _made(name: str, config: TaskConfig, data: DataConfig, root: Path, seed: int
             path,
             workers=workers,
             progress=lambda done, total, label=label: report(label, done, total),
+            device=device,
         )
         equations.append(equation)
         parts.append(open_dataset(path, name))
