@@ -20,7 +20,7 @@ from ups.data.open import open_dataset
 from ups.data.pieces import pieces
 from ups.data.sampler import mix
 from ups.data.splits import Splits, Tick, check_disjoint, split
-from ups.data.tasks import register, task, task_from_mapping
+from ups.data.tasks import task, task_from_mapping
 from ups.data.views import pdebench_view
 from ups.equations import Equation
 from ups.equations.named import named_equation
@@ -132,12 +132,13 @@ def _made(
 def _opened(name: str, config: TaskConfig, root: Path) -> Source:
     files = config.files
     assert files is not None
-    spec = register(task_from_mapping({"name": name, **config.define})) if config.define else task(name)
+    # A definition is this configuration's own: readers are given it, and nothing registers it.
+    spec = task_from_mapping({**config.define, "name": name}) if config.define else task(name)
     options = {"convention": files.convention} if files.convention else {}
 
     def opened(file: str) -> Dataset:
         path = Path(file).expanduser()
-        dataset = open_dataset(path if path.is_absolute() else root / path, name, **options)
+        dataset = open_dataset(path if path.is_absolute() else root / path, spec if config.define else name, **options)
         return pdebench_view(dataset) if files.view else dataset
 
     train = Joined([opened(file) for file in files.train])
