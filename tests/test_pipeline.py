@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import html
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from small import SMALLER
 
 from ups import pipeline
 from ups.data.tasks import task as registered
+from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, UserError
 from ups.simulator import load
 
@@ -52,7 +54,8 @@ def test_a_finished_run_has_everything_in_its_directory(finished_run: Path) -> N
     for file in ("config.yaml", "env.json", "events.jsonl", "outcome.json", "report.html"):
         assert (finished_run / file).stat().st_size > 0
     page = (finished_run / "report.html").read_text()
-    assert all(task in page for task in VIEWS)
+    assert all(EQUATIONS[task].title in html.unescape(page) for task in VIEWS)
+    assert EQUATIONS["burgers"].formula in html.unescape(page)
     assert "ups run quickstart" in page
 
 

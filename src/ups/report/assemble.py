@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
+from ups.equations.named import EQUATIONS
 from ups.errors import UserError
 from ups.report.contents import Curve, Report, Sample, SolverComparison, SolverRow, TaskPage
 from ups.report.verdict import summary_rows
 from ups.track.jsonl import read_events
 
 NAMES = {"model": "UPS", "fno": "FNO", "persistence": "persistence"}
-# What is written under the title of a task; a task that is not here shows its name alone.
-EQUATIONS = {
-    "advection": ("Advection", "∂u/∂t + β ∂u/∂x = 0, periodic"),
-    "burgers": ("Burgers' equation", "∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x², periodic"),
-    "darcy": ("Darcy flow, steady", "−∇·(a ∇u) = 1, u = 0 on the walls"),
-}
 
 
 def assemble(run: Path) -> Report:
@@ -30,7 +26,9 @@ def assemble(run: Path) -> Report:
         raise UserError(f"{run} has no metrics.json; finish it with `ups run`, or evaluate it with `ups evaluate`")
     metrics = json.loads(path.read_text())
     details = json.loads((run / "evaluation" / "details.json").read_text())
-    tasks = [_page(run, name, views, details) for name, views in metrics["tasks"].items()]
+    described = yaml.safe_load((run / "config.yaml").read_text())["tasks"]
+    own = {name for name, task in described.items() if task.get("define")}
+    tasks = [_page(run, name, views, details, own) for name, views in metrics["tasks"].items()]
     environment = json.loads((run / "env.json").read_text())
     curves = [_curve("operator, all tasks", run / "events.jsonl", "UPS")]
     curves += [
@@ -50,11 +48,17 @@ def assemble(run: Path) -> Report:
     )
 
 
-def _page(run: Path, name: str, views: Mapping[str, Any], details: Mapping[str, Any]) -> TaskPage:
+def heading(task: str) -> tuple[str, str]:
+    """Title and formula of a task: its equation's; one without an equation shows its name alone."""
+    equation = EQUATIONS.get(task)
+    return (task, "") if equation is None else (equation.title, equation.formula)
+
+
+def _page(run: Path, name: str, views: Mapping[str, Any], details: Mapping[str, Any], own: Collection[str]) -> TaskPage:
     with np.load(run / "evaluation" / f"{name}.npz", allow_pickle=False) as stored:
         arrays = {key: stored[key] for key in stored.files}
     base = name.split("@")[0]
-    title, equation = EQUATIONS.get(base, (base, ""))
+    title, formula = heading(base) if base not in own else (base, "")
     who = [w for w in NAMES if f"prediction_{w}" in arrays]
     dimension = sum(key.startswith("axis_") for key in arrays)
     samples = [
@@ -70,7 +74,7 @@ def _page(run: Path, name: str, views: Mapping[str, Any], details: Mapping[str, 
     return TaskPage(
         name=name,
         title=title if name == base else f"{title}, {name.split('@')[1]} points",
-        equation=equation,
+        equation=formula,
         steady="rollout" not in views,
         channels=tuple(details["channels"][name]),
         axes=tuple(arrays[f"axis_{i}"] for i in range(dimension)),
