@@ -306,7 +306,8 @@ class Header:
 
     `parameters` has one entry a name: its value, or None where it differs between trajectories. `forcings` says of each
     whether it depends on time. `notes` are facts about how the data came to be (solver, seed, key), plain values.
-    `test_at` is the end of the data that publications test on.
+    `test_at` is the end of the data that publications test on, `given` the number of first frames that they give to a
+    model there: what follows is predicted and scored.
     """
 
     task: str
@@ -322,6 +323,7 @@ class Header:
     licence: str = ""
     notes: Mapping[str, Any] = field(default_factory=dict)
     test_at: Literal["first", "last"] = "first"
+    given: int = 1
 
     @property
     def steady(self) -> bool:
