@@ -20,6 +20,7 @@ from small import SMALLER
 
 from ups import pipeline
 from ups.data.tasks import task as registered
+from ups.distributed.run_directory import begun
 from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, UserError
 from ups.simulator import load
@@ -230,6 +231,18 @@ def test_a_mistake_that_led_to_nothing_does_not_use_up_the_name(burgers_file: Pa
         pipeline.run(config, ["data.root=/nowhere"], tmp_path / "runs")
     pipeline.run(config, [], tmp_path / "runs")
     assert json.loads((tmp_path / "runs" / "mine" / "outcome.json").read_text())["state"] == "finished"
+
+
+def test_a_mistake_in_the_last_task_leaves_the_name_and_makes_nothing_of_the_first(
+    burgers_file: Path, tmp_path: Path
+) -> None:
+    config = str(files_config(tmp_path, burgers_file.name))
+    wrong = "tasks.advection.make={equation: advection, trajectories: 4, values: {gamma: [1.0]}}"
+    with pytest.raises(UserError, match="no setting 'gamma'"):
+        pipeline.run(config, [wrong], tmp_path / "runs")
+    assert not begun(tmp_path / "runs" / "mine")
+    pipeline.build_stores(config, ["training.steps=5"], tmp_path / "runs", 1)
+    assert begun(tmp_path / "runs" / "mine")
 
 
 def test_an_unknown_task_is_refused_before_others_are_read(burgers_file: Path, tmp_path: Path) -> None:

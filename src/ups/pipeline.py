@@ -19,10 +19,10 @@ import numpy as np
 
 from ups.config.load import config_hash, load_config
 from ups.config.schema import RunConfig
+from ups.data.inputs import check_inputs
 from ups.data.known import remembered
 from ups.data.sampler import check_ranks
 from ups.data.sources import Source, check_source, open_source
-from ups.data.tasks import task as registered
 from ups.distributed import checkpoint, crash
 from ups.distributed.breadcrumb import Breadcrumb
 from ups.distributed.launch import refuse_launchers, train_on_ranks
@@ -152,9 +152,9 @@ def _data(
 ) -> tuple[dict[str, Prepared], dict[str, Source]]:
     """Make or open every task's data and check them, then statistics and the store, which `workers` processes build."""
     sources, tasks = {}, {}
-    for name, task in config.tasks.items():
-        if task.define is None:
-            registered(name)  # or refused, before the others' data are made
+    unroll, stride = max(steps for _, steps in config.training.rollout), min(config.training.strides)
+    looked = partial(check_inputs, config.tasks, config.data, directory / "data", seed=config.seed)
+    runtime.in_turn("look at the inputs", partial(looked, unroll=unroll, stride=stride))
     with _displays() as show:
         for name, task in config.tasks.items():
             opened = partial(_opened, runtime, config, directory, name, show)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import torch
 
-from ups.config.schema import DataConfig, TaskConfig
+from ups.config.schema import DataConfig, MakeConfig, TaskConfig
+from ups.data.agreement import check_fields, settled, task_of, untold
 from ups.data.generate import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
 from ups.data.pieces import pieces
 from ups.data.sampler import mix
 from ups.data.splits import Splits, Tick, check_disjoint, split
-from ups.data.tasks import task, task_from_mapping
 from ups.data.views import pdebench_view
 from ups.equations import Equation
 from ups.equations.named import named_equation
@@ -53,24 +53,26 @@ def open_source(
     `seed` is the run's: each file's own follows from it and from what is solved (`family_seed`). What is not there yet
     is made on `device` ("cpu", "cuda", "cuda:1"); what is there serves, whichever device made it.
     """
-    root = Path(data.root).expanduser() if data.root else folder
-    source = _made(name, config, data, root, seed, report, device) if config.make else _opened(name, config, root)
-    # Published flows come in periodic and in open boxes: what holds at the walls is the data's to say.
-    spec = replace(source.spec, boundary=source.train.boundary)
-    if config.latent_spacing is not None:
-        spec = replace(spec, latent_spacing=config.latent_spacing)
-    times = source.train.times
-    if spec.steady != (len(times) == 1):
-        kind = "steady" if spec.steady else "transient"
-        raise UserError(f"task {name!r} is {kind}, but its data have {len(times)} frames; use the data of that task")
-    if not spec.steady:
-        dt = float(times[-1] - times[0]) / (len(times) - 1)
-        if float((times.diff() - dt).abs().max()) > 1e-4 * dt:
-            raise UserError(f"task {name!r}: frames are not equally spaced in time; resample the data to equal steps")
-        if config.define and spec.dt is not None and abs(spec.dt - dt) > 1e-3 * dt:
-            raise UserError(f"task {name!r} is defined with dt {spec.dt:g}, its frames are {dt:g} apart; correct dt")
-        spec = replace(spec, dt=dt)
-    return replace(source, spec=spec)
+    root, spec = data_root(data, folder), task_of(name, config)
+    if config.make:
+        source = _made(spec, config.make, data, root, seed, report, device)
+    else:
+        source = open_files(spec, config, root)
+    return replace(source, spec=settled(spec, source.train.header, bool(config.define)))
+
+
+def data_root(data: DataConfig, folder: Path) -> Path:
+    return Path(data.root).expanduser() if data.root else folder
+
+
+def equations_of(name: str, make: MakeConfig) -> list[tuple[str, Equation]]:
+    """The equation at every combination of values, with what the combination is called."""
+    found = []
+    for values in itertools.product(*make.values.values()):
+        given = dict(zip(make.values, values, strict=True))
+        label = ", ".join([name, *(f"{key}={value:g}" for key, value in given.items())])
+        found.append((label, named_equation(make.equation, {**make.settings, **given})))
+    return found
 
 
 def family_seed(seed: int, equation: Equation) -> int:
@@ -100,16 +102,12 @@ def check_source(source: Source, report: Report) -> None:
 
 
 def _made(
-    name: str, config: TaskConfig, data: DataConfig, root: Path, seed: int, report: Report, device: str
+    spec: TaskSpec, make: MakeConfig, data: DataConfig, root: Path, seed: int, report: Report, device: str
 ) -> Source:
-    make = config.make
-    assert make is not None
-    task(name)
+    name = spec.name
     workers = data.workers or len(os.sched_getaffinity(0))
     equations, parts = [], []
-    for values in itertools.product(*make.values.values()):
-        equation = named_equation(make.equation, {**make.settings, **dict(zip(make.values, values, strict=True))})
-        label = ", ".join([name, *(f"{k}={v:g}" for k, v in zip(make.values, values, strict=True))])
+    for label, equation in equations_of(name, make):
         path = root / equation.published_name
         path.parent.mkdir(parents=True, exist_ok=True)
         generate(
@@ -126,19 +124,19 @@ def _made(
     splits = [split(part) for part in parts]
     joined = Splits(*(Joined(column) for column in zip(*splits, strict=True)))
     solvers = tuple((equation, part.test) for equation, part in zip(equations, splits, strict=True))
-    return Source(task(name), joined.train, joined.validation, {name: joined.test}, solvers)
+    return Source(spec, joined.train, joined.validation, {name: joined.test}, solvers)
 
 
-def _opened(name: str, config: TaskConfig, root: Path) -> Source:
-    files = config.files
+def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
+    """The files of a task, split; nothing of their fields is read."""
+    name, files = spec.name, config.files
     assert files is not None
-    # A definition is this configuration's own: readers are given it, and nothing registers it.
-    spec = task_from_mapping({**config.define, "name": name}) if config.define else task(name)
     options = {"convention": files.convention} if files.convention else {}
+    wanted = spec if config.define else name  # nothing registers what a configuration defines: readers are given it
 
     def opened(file: str) -> Dataset:
         path = Path(file).expanduser()
-        dataset = open_dataset(path if path.is_absolute() else root / path, spec if config.define else name, **options)
+        dataset = open_dataset(path if path.is_absolute() else root / path, wanted, **options)
         return pdebench_view(dataset) if files.view else dataset
 
     train = Joined([opened(file) for file in files.train])
@@ -165,12 +163,8 @@ def _read_through(dataset: Dataset, tick: Tick | None = None) -> None:
 
 def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset, tick: Tick | None = None) -> None:
     """A parameter the model is not told of must not vary: it could not know which equation it solves."""
-    if dataset.channels != spec.channel_names:
-        raise UserError(f"{name}: the data have channels {dataset.channels}, task {spec.name!r} {spec.channel_names}")
+    check_fields(name, spec, dataset.header)
     known = dataset.header.parameters
-    for parameter in spec.parameters:
-        if parameter not in known:
-            raise UserError(f"{name}: the data do not say the parameter {parameter!r} of task {spec.name!r}")
     unsure = [parameter for parameter, value in known.items() if value is None and parameter not in spec.parameters]
     first: dict[str, float] = {}
     for rows in pieces(dataset, 1, tick) if unsure else ():
@@ -178,7 +172,4 @@ def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset, tick: Tick | 
         for parameter in unsure:
             values = parameters[parameter]
             if not bool((values == first.setdefault(parameter, float(values[0]))).all()):
-                raise UserError(
-                    f"{name}: {parameter!r} varies in the data, but task {spec.name!r} does not have it as a "
-                    "parameter; define the task with it"
-                )
+                raise untold(name, spec, parameter)
