@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import html
 import json
 import os
 import shutil
@@ -18,8 +19,12 @@ import pytest
 from small import SMALLER
 
 from ups import pipeline
+from ups.data.tasks import task as registered
+from ups.distributed.run_directory import begun
+from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, UserError
 from ups.metrics import register_metric, registry
+from ups.simulator import load
 
 VIEWS = {"advection": ["one_step", "rollout"], "burgers": ["one_step", "rollout"], "darcy": ["one_step"]}
 
@@ -52,7 +57,8 @@ def test_a_finished_run_has_everything_in_its_directory(finished_run: Path) -> N
     for file in ("config.yaml", "env.json", "events.jsonl", "outcome.json", "report.html"):
         assert (finished_run / file).stat().st_size > 0
     page = (finished_run / "report.html").read_text()
-    assert all(task in page for task in VIEWS)
+    assert all(EQUATIONS[task].title in html.unescape(page) for task in VIEWS)
+    assert EQUATIONS["burgers"].formula in html.unescape(page)
     assert "ups run quickstart" in page
 
 
@@ -201,6 +207,17 @@ def test_mistakes_in_the_config_are_one_sentence_and_exit_2(tmp_path: Path, over
     assert "Traceback" not in result.stderr
 
 
+def test_data_made_for_one_run_serve_another_with_fewer_tasks(finished_run: Path, tmp_path: Path) -> None:
+    """Through `data.root`: a file's seed does not follow from the task's place among the others."""
+    config = tmp_path / "one.yaml"
+    settings = "settings: {points: 128, frames: 11, duration: 0.5}"
+    make = f"{{equation: burgers, trajectories: 20, values: {{nu: [0.02]}}, {settings}}}"
+    config.write_text(f"name: one\ntasks: {{burgers: {{make: {make}}}}}\ndata: {{root: {finished_run / 'data'}}}\n")
+    before = {path.name: path.stat().st_mtime_ns for path in (finished_run / "data").iterdir()}
+    pipeline.build_stores(str(config), [], tmp_path / "runs", 1)
+    assert {path.name: path.stat().st_mtime_ns for path in (finished_run / "data").iterdir()} == before
+
+
 def files_config(folder: Path, train: str) -> Path:
     path = folder / "mine.yaml"
     path.write_text(
@@ -237,6 +254,18 @@ def test_a_mistake_that_led_to_nothing_does_not_use_up_the_name(burgers_file: Pa
         pipeline.run(config, ["data.root=/nowhere"], tmp_path / "runs")
     pipeline.run(config, [], tmp_path / "runs")
     assert json.loads((tmp_path / "runs" / "mine" / "outcome.json").read_text())["state"] == "finished"
+
+
+def test_a_mistake_in_the_last_task_leaves_the_name_and_makes_nothing_of_the_first(
+    burgers_file: Path, tmp_path: Path
+) -> None:
+    config = str(files_config(tmp_path, burgers_file.name))
+    wrong = "tasks.advection.make={equation: advection, trajectories: 4, values: {gamma: [1.0]}}"
+    with pytest.raises(UserError, match="no setting 'gamma'"):
+        pipeline.run(config, [wrong], tmp_path / "runs")
+    assert not begun(tmp_path / "runs" / "mine")
+    pipeline.build_stores(config, ["training.steps=5"], tmp_path / "runs", 1)
+    assert begun(tmp_path / "runs" / "mine")
 
 
 def test_an_unknown_task_is_refused_before_others_are_read(burgers_file: Path, tmp_path: Path) -> None:
@@ -282,23 +311,32 @@ def test_a_test_file_that_was_trained_on_is_refused(finished_run: Path, tmp_path
         pipeline.run(str(path), [], tmp_path / "runs")
 
 
-def defining_config(file: Path, name: str, dt: float) -> Path:
+def defining_config(file: Path, more: str = "", channel: str = "w") -> Path:
     """A configuration that defines the task of a published file, which the package does not know."""
-    with h5py.File(file, "r+") as content:
-        content.attrs["equation"] = name
     path = files_config(file.parent, file.name)
-    known = "dimension: 1, channels: [w], boundary: periodic, latent_spacing: 0.03125, parameters: [nu]"
-    path.write_text(path.read_text().replace("burgers: {files", f"{name}: {{define: {{{known}, dt: {dt}}}, files"))
+    known = f"dimension: 1, channels: [{channel}], boundary: periodic, parameters: [nu]{more}"
+    path.write_text(path.read_text().replace("burgers: {files", f"shock_tube: {{define: {{{known}}}, files"))
     return path
 
 
 def test_a_task_defined_in_yaml_needs_no_change_of_the_package(burgers_file: Path, tmp_path: Path) -> None:
-    """Published files of a task the package does not know: defined beside the data, read, trained, evaluated."""
-    pipeline.run(str(defining_config(burgers_file, "shock_tube", 0.05)), ["name=own"], tmp_path / "runs")
+    """Published files of a task the package does not know: defined beside the data, read, trained, evaluated.
+
+    The time between frames is the files', and there is a latent for every point. Another configuration in the same
+    process may mean something else by the name.
+    """
+    pipeline.run(str(defining_config(burgers_file)), ["name=own"], tmp_path / "runs")
     metrics = json.loads((tmp_path / "runs" / "own" / "metrics.json").read_text())
     assert list(metrics["tasks"]) == ["shock_tube"]
+    learned = load(tmp_path / "runs" / "own", "cpu").tasks["shock_tube"]
+    assert learned.spec.dt == pytest.approx(0.05) and learned.frame.patch == 1
+    with pytest.raises(UserError, match="task 'shock_tube' is not registered"):
+        registered("shock_tube")
+    other = defining_config(burgers_file, ", dt: 0.05, latent_spacing: 0.03125", channel="speed")
+    pipeline.build_stores(str(other), ["name=other"], tmp_path / "runs", 1)
+    assert '"name": "speed"' in (tmp_path / "runs" / "other" / "store" / "shock_tube.learned.json").read_text()
 
 
 def test_a_definition_that_contradicts_its_data_is_refused(burgers_file: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"defined with dt 0\.1, its frames are 0\.05 apart"):
-        pipeline.run(str(defining_config(burgers_file, "slow_shock_tube", 0.1)), [], tmp_path / "runs")
+        pipeline.run(str(defining_config(burgers_file, ", dt: 0.1")), [], tmp_path / "runs")

@@ -253,14 +253,16 @@ class TaskSpec:
     """What a task is, independent of where its data lie and of any model.
 
     `latent_spacing` is the distance between the model's latent points; it belongs to the task, so inputs of any
-    resolution meet the same operator. `source` says where data come from: {"equation": name, ...} or {"path": ...}.
+    resolution meet the same operator. None is a latent for every point of the training data. `dt` is the time between
+    frames, None where the data are to say it; a steady task has none. `source` says where data come from:
+    {"equation": name, ...} or {"path": ...}.
     """
 
     name: str
     dimension: int
     channels: tuple[Channel, ...]
     boundary: Boundary
-    latent_spacing: float
+    latent_spacing: float | None = None
     parameters: tuple[str, ...] = ()
     static: tuple[str, ...] = ()
     history: int = 1
@@ -278,17 +280,24 @@ class TaskSpec:
             )
         if not self.channels:
             raise UserError(f"task {self.name!r}: give at least one channel")
-        if self.steady == (self.dt is not None):
-            raise UserError(f"task {self.name!r}: a transient task needs dt, a steady one has none")
+        if self.dt is not None and not (math.isfinite(self.dt) and self.dt > 0):
+            raise UserError(f"task {self.name!r}: dt is {self.dt}; give a positive time")
+        if self.steady and self.dt is not None:
+            raise UserError(f"task {self.name!r}: a steady task has no dt; leave it out")
         walls = [side for pair in self.boundary.sides for side in pair if side.kind == "value"]
         if self.steady and any(value != 0 for side in walls for value in side.value):
             raise UserError(f"task {self.name!r}: a steady task starts from zero, so its wall values must be zero")
-        if not (math.isfinite(self.latent_spacing) and self.latent_spacing > 0):
-            raise UserError(f"task {self.name!r}: latent_spacing is {self.latent_spacing}; give a positive length")
+        spacing = self.latent_spacing
+        if spacing is not None and not (math.isfinite(spacing) and spacing > 0):
+            raise UserError(f"task {self.name!r}: latent_spacing is {spacing}; give a positive length")
 
     @property
     def channel_names(self) -> tuple[str, ...]:
         return tuple(channel.name for channel in self.channels)
+
+    def patch(self, grid: Grid) -> int:
+        """Points along an axis that share a latent: as many as make up the latent spacing on this grid, at most 8."""
+        return 1 if self.latent_spacing is None else min(8, max(1, round(self.latent_spacing / grid.spacing[0])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +306,8 @@ class Header:
 
     `parameters` has one entry a name: its value, or None where it differs between trajectories. `forcings` says of each
     whether it depends on time. `notes` are facts about how the data came to be (solver, seed, key), plain values.
-    `test_at` is the end of the data that publications test on.
+    `test_at` is the end of the data that publications test on, `given` the number of first frames that they give to a
+    model there: what follows is predicted and scored.
     """
 
     task: str
@@ -313,6 +323,7 @@ class Header:
     licence: str = ""
     notes: Mapping[str, Any] = field(default_factory=dict)
     test_at: Literal["first", "last"] = "first"
+    given: int = 1
 
     @property
     def steady(self) -> bool:

@@ -20,10 +20,10 @@ import numpy as np
 
 from ups.config.load import config_hash, load_config
 from ups.config.schema import RunConfig
+from ups.data.inputs import check_inputs
 from ups.data.known import remembered
 from ups.data.sampler import check_ranks
 from ups.data.sources import Source, check_source, open_source
-from ups.data.tasks import task as registered
 from ups.distributed import checkpoint, crash
 from ups.distributed.breadcrumb import Breadcrumb
 from ups.distributed.launch import refuse_launchers, train_on_ranks
@@ -172,12 +172,12 @@ def _data(
 ) -> tuple[dict[str, Prepared], dict[str, Source]]:
     """Make or open every task's data and check them, then statistics and the store, which `workers` processes build."""
     sources, tasks = {}, {}
-    for name, task in config.tasks.items():
-        if task.define is None:
-            registered(name)  # or refused, before the others' data are made
+    unroll, stride = max(steps for _, steps in config.training.rollout), min(config.training.strides)
+    looked = partial(check_inputs, config.tasks, config.data, directory / "data", seed=config.seed)
+    runtime.in_turn("look at the inputs", partial(looked, unroll=unroll, stride=stride))
     with _displays() as show:
-        for number, (name, task) in enumerate(config.tasks.items()):
-            opened = partial(_opened, runtime, config, directory, name, number, show)
+        for name, task in config.tasks.items():
+            opened = partial(_opened, runtime, config, directory, name, show)
             sources[name] = runtime.in_turn(f"open {name}", opened)
             tasks[name] = prepare(
                 runtime,
@@ -194,9 +194,7 @@ def _data(
     return tasks, sources
 
 
-def _opened(
-    runtime: Runtime, config: RunConfig, directory: Path, name: str, number: int, show: Callable[..., None]
-) -> Source:
+def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, show: Callable[..., None]) -> Source:
     """One task's data, made or opened; rank 0 also checks them, unless it did before."""
 
     def making(label: str, done: int, total: int) -> None:
@@ -209,8 +207,8 @@ def _opened(
         runtime.crumb.mark("data")
         runtime.check_stop(f"the data of {name} will be checked from the first trajectory on")
 
-    seed = config.seed + 1000 * number
-    source = open_source(name, config.tasks[name], config.data, directory / "data", seed, making)
+    place, device = directory / "data", str(runtime.device)
+    source = open_source(name, config.tasks[name], config.data, place, config.seed, making, device)
     if runtime.rank == 0:
         data = [source.train, source.validation, *source.tests.values()]
         kept = directory / "store" / f"{name}.checked.json"

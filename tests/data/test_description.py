@@ -32,6 +32,7 @@ HEADER = Header(
     licence="CC-BY-4.0",
     notes={"solver": "by hand", "levels": [1, 2]},
     test_at="last",
+    given=3,
 )
 
 
@@ -40,6 +41,12 @@ def test_a_header_reads_back_as_it_was():
     assert back.grid.same_as(HEADER.grid) and torch.equal(back.times, HEADER.times)
     plain = {"grid": Grid.cell_centred((1,)), "times": torch.zeros(1)}
     assert str(replace(back, **plain)) == str(replace(HEADER, **plain))
+
+
+def test_one_given_frame_needs_no_word():
+    """What files of before say is what is said now, so nothing that is known by that text is lost."""
+    text = to_json(replace(HEADER, given=1))
+    assert "given" not in text and from_json(text, Path("a.hdf5")).given == 1
 
 
 def test_a_long_uneven_axis_fits_into_the_attribute(tmp_path):

@@ -1,5 +1,7 @@
 """Generation: the same bytes whatever the workers, resumable, never overwriting."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
@@ -150,6 +152,30 @@ def test_the_same_data_are_kept_and_other_data_never_overwritten(tmp_path):
     with pytest.raises(UserError, match="exists"):
         generate(ADVECTION, 4, 0, foreign)
     assert foreign.read_text() == "mine"
+
+
+def test_a_file_made_on_a_gpu_serves_a_cpu_and_the_other_way_round(tmp_path, monkeypatch):
+    path = generate(ADVECTION, 4, 0, tmp_path / "a.hdf5")
+    assert open_dataset(path).header.notes["device"] == "cpu"
+    monkeypatch.setattr("ups.data.generate.gpus", lambda device: [device])
+    before = path.stat().st_mtime_ns
+    assert generate(ADVECTION, 4, 0, path, device="cuda:0") == path and path.stat().st_mtime_ns == before
+    with h5py.File(path, "r+") as file:
+        notes = {"device": "cuda", "key": data_key(ADVECTION, 4, 0, device="cuda")}
+        told = json.loads(file.attrs["ups"])
+        file.attrs["ups"] = json.dumps({**told, "notes": {**told["notes"], **notes}})
+    assert open_dataset(path).header.notes["device"] == "cuda"
+    before = path.stat().st_mtime_ns
+    assert generate(ADVECTION, 4, 0, path) == path and path.stat().st_mtime_ns == before
+    with pytest.raises(UserError, match=r"a\.hdf5 exists"):
+        generate(ADVECTION, 4, 1, path)
+
+
+def test_what_another_device_left_unfinished_is_cleared_away_with_the_rest(tmp_path):
+    left = tmp_path / f".a.hdf5.chunks-{data_key(ADVECTION, 4, 0, device='cuda')[:16]}"
+    left.mkdir()
+    generate(ADVECTION, 4, 0, tmp_path / "a.hdf5")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.hdf5"]
 
 
 def test_too_little_space_is_said_before_any_work(tmp_path):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from layout_cases import header_of
 
+from ups import pipeline
+from ups.config.schema import DataConfig, MakeConfig, RunConfig, TaskConfig
 from ups.data import pieces
+from ups.data.generate import generate
 from ups.data.header import Described
-from ups.data.sources import _check_conditions, _read_through
-from ups.equations import Advection
+from ups.data.sources import _check_conditions, _read_through, family_seed, open_source
+from ups.equations import Advection, Burgers, KuramotoSivashinsky
 from ups.errors import UserError
 from ups.fields import Batch
 
@@ -76,3 +80,52 @@ def test_a_parameter_that_varies_untold_is_refused_without_reading_all_at_once(m
         _check_conditions("advection", UNTOLD, other)
     with pytest.raises(UserError, match="do not say the parameter 'nu'"):
         _check_conditions("advection", replace(TOLD, parameters=("nu",)), equal)
+
+
+def made(folder, beta: list[float], seed: int = 0):
+    make = MakeConfig(equation="advection", trajectories=4, values={"beta": beta}, settings={"points": 8, "frames": 3})
+    data = DataConfig(workers=1, root=str(folder))
+    return open_source("advection", TaskConfig(make=make), data, folder, seed, lambda *_: None)
+
+
+def test_made_data_serve_a_run_with_other_values_in_another_order(tmp_path):
+    made(tmp_path, [0.1, 0.4])
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    made(tmp_path, [0.7, 0.4])
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert len(before) == 2 and len(after) == 3 and before.items() <= after.items()
+
+
+def test_a_file_of_another_seed_of_the_run_is_not_taken_for_its_own(tmp_path):
+    made(tmp_path, [0.1])
+    with pytest.raises(UserError, match="was not made with this equation, count, seed"):
+        made(tmp_path, [0.1], seed=1)
+
+
+def test_a_run_makes_its_data_on_its_own_device(tmp_path, monkeypatch):
+    asked: list[str] = []
+
+    def solved_elsewhere(*arguments, device, **options):
+        asked.append(device)
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr("ups.data.sources.generate", solved_elsewhere)
+    make = MakeConfig(equation="advection", trajectories=4, settings={"points": 8, "frames": 3})
+    config = RunConfig(name="a", tasks={"advection": TaskConfig(make=make)}, data=DataConfig(workers=1))
+    runtime = SimpleNamespace(rank=1, device=torch.device("cuda", 1), crumb=SimpleNamespace(mark=lambda _: None))
+    runtime.check_stop = lambda _: None
+    source = pipeline._opened(runtime, config, tmp_path, "advection", lambda *_: None)  # pyright: ignore[reportArgumentType]
+    assert asked == ["cuda:1"] and len(source.train) == 2
+
+
+def test_starts_follow_from_the_problem_and_not_from_how_much_of_it_is_stored():
+    advection = Advection(points=8, beta=0.1, frames=3)
+    assert family_seed(3, advection) == family_seed(3, Advection(points=16, beta=0.1, frames=9, duration=1.0))
+    others = [
+        family_seed(4, advection),
+        family_seed(3, Advection(points=8, beta=0.4, frames=3)),
+        family_seed(3, Burgers(points=8, nu=0.1, frames=3)),
+        family_seed(3, KuramotoSivashinsky(length=32.0)),
+        family_seed(3, KuramotoSivashinsky(length=64.0)),
+    ]
+    assert len({family_seed(3, advection), *others}) == 6

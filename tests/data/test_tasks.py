@@ -1,12 +1,14 @@
 """The registry, and tasks written as plain data."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
 from ups.data.tasks import register, task, task_from_mapping, tasks
 from ups.equations.named import EQUATIONS
 from ups.errors import UserError
-from ups.fields import Boundary, Channel, Invariant, Side
+from ups.fields import Boundary, Channel, Grid, Invariant, Side
 
 HEAT = """
 name: heat
@@ -35,6 +37,15 @@ def test_yaml_defines_a_task():
     assert spec.invariants == (Invariant("density", 1e-4),) and spec.dt == 0.1 and spec.history == 1
     everywhere = task_from_mapping({**yaml.safe_load(HEAT), "boundary": "open"})
     assert everywhere.boundary == Boundary.all("open", 2)
+
+
+def test_a_definition_says_what_the_data_cannot_and_no_more():
+    spec = task_from_mapping({"name": "heat", "dimension": 1, "channels": ["u"], "boundary": "periodic"})
+    assert spec.latent_spacing is None and spec.dt is None and not spec.steady
+    fine, coarse = Grid.cell_centred((512,)), Grid.cell_centred((64,))
+    assert spec.patch(fine) == spec.patch(coarse) == 1
+    wide = replace(spec, latent_spacing=1 / 32)
+    assert wide.patch(coarse) == 2 and wide.patch(fine) == 8
 
 
 def test_a_registered_task_is_found_and_cannot_change():
@@ -74,7 +85,8 @@ def test_an_unknown_task_names_the_nearest():
         ({"invariants": ["pressure"]}, "invariant of channel 'pressure'"),
         ({"invariants": [{"tolerance": 1}]}, "give a channel"),
         ({"parameters": [1]}, "parameters is 1; give text"),
-        ({"dt": None}, "a transient task needs dt"),
+        ({"steady": True}, "a steady task has no dt"),
+        ({"dt": -0.1}, "dt is -0.1; give a positive time"),
     ],
 )
 def test_a_wrong_mapping_names_the_key_and_the_remedy(change, message):

@@ -7,6 +7,8 @@ import torch
 
 from ups.config.schema import DataConfig, FilesConfig, TaskConfig
 from ups.data.generate import generate
+from ups.data.joined import Joined, Subset
+from ups.data.known import remembered
 from ups.data.layouts import named_layout
 from ups.data.open import open_dataset
 from ups.data.sources import open_source
@@ -80,7 +82,7 @@ def test_published_files_are_seen_as_published(task, shape, frames, points, seen
     Described.task = task
     view = pdebench_view(Described())
     assert isinstance(view, View)
-    assert view.grid.shape == (points,) * len(shape) and len(view.times) == seen and view.given == given
+    assert view.grid.shape == (points,) * len(shape) and len(view.times) == seen and view.header.given == given
     assert set(PDEBENCH) >= {task}
 
 
@@ -154,3 +156,25 @@ def test_a_run_trains_in_the_published_view(tmp_path):
     source = open_source("advection", config, DataConfig(), tmp_path, 0, lambda *_: None)
     assert source.train.grid.shape == (256,) and len(source.train.times) == 41 and len(source.train) == 10
     assert source.spec.dt == pytest.approx(0.05) and source.tests["advection"].grid.same_as(source.train.grid)
+    assert source.tests["advection"].header.given == source.validation.header.given == 10
+
+
+def test_the_number_of_given_frames_is_kept_by_all_that_is_made_of_a_view(tmp_path):
+    dataset, _ = made(tmp_path / "a.h5", "burgers", (8,), 6, count=10)
+    view = View(dataset, given=3)
+    assert dataset.header.given == 1 and view.header.given == 3
+    kept = [Joined([view, view]), Subset(view, [0]), View(view, 2), *split(view), *split(Joined([view, view]))]
+    assert [one.header.given for one in kept] == [3] * 9
+    with pytest.raises(UserError, match="another number of given frames"):
+        Joined([view, dataset])
+    with pytest.raises(UserError, match="3 of its 3 frames are given, which leaves none"):
+        View(view, frames=3)
+    steady, _ = made(tmp_path / "s.h5", "burgers", (8,), 1, count=1)
+    assert View(steady, 2).header.given == 1
+
+
+def test_what_is_known_of_data_does_not_depend_on_the_frames_given(tmp_path):
+    dataset, _ = made(tmp_path / "a.h5", "burgers", (8,), 6, count=3)
+    one, three = View(dataset, given=1), View(dataset, given=3)
+    assert remembered(tmp_path / "kept", [one], "", lambda: "found") == "found"
+    assert remembered(tmp_path / "kept", [three], "", lambda: "looked for again") == "found"

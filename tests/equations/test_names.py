@@ -1,10 +1,13 @@
-"""What files are called."""
+"""What equations and their files are called."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ups.equations import Compressible2D
+from ups.equations.euler import Gas
 from ups.equations.named import EQUATIONS
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
@@ -17,6 +20,14 @@ def test_the_table_names_the_files_the_defaults_write():
     for name, equation in EQUATIONS.items():
         file = equation().published_name
         assert f"`{file}`" in named[name]
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_every_equation_has_a_title_and_the_formula_of_its_description(name):
+    equation = EQUATIONS[name]
+    assert equation.title and [e.title for e in EQUATIONS.values()].count(equation.title) == 1
+    said = "".join(f"{equation.__doc__} {Gas.__doc__ if 'compressible_' in name else ''}".split())
+    assert "".join(equation.formula.split(", ")[0].split()) in said
 
 
 def test_open_sides_are_called_as_readers_know_them():

@@ -144,15 +144,23 @@ class Chunks:
 
     def _make_on_gpu(self, missing: Sequence[int], device: str) -> Iterator[int]:
         """While the GPU solves a chunk, a thread copies and saves the one before."""
-        with ThreadPoolExecutor(1) as saver:
-            saving: Future[int] | None = None
-            for chunk in missing:
-                batch = self.solve(chunk, device)
+        strict = torch.are_deterministic_algorithms_enabled()
+        # As in worker processes, which know nothing of a run's switch: one solver sums along an axis, for which torch
+        # has no kernel that it calls deterministic.
+        torch.use_deterministic_algorithms(False)
+        try:
+            with ThreadPoolExecutor(1) as saver:
+                saving: Future[int] | None = None
+                for chunk in missing:
+                    batch = self.solve(chunk, device)
+                    if saving is not None:
+                        yield saving.result()
+                    saving = saver.submit(self.save, chunk, batch)
                 if saving is not None:
                     yield saving.result()
-                saving = saver.submit(self.save, chunk, batch)
-            if saving is not None:
-                yield saving.result()
+        finally:
+            torch.use_deterministic_algorithms(strict)
+            torch.cuda.empty_cache()  # a run asks next how much memory is free, and what torch keeps is not
 
 
 def _padded(size: int) -> int:

@@ -41,6 +41,8 @@ def to_json(header: Header) -> str:
         "notes": dict(header.notes),
         "test_at": header.test_at,
     }
+    if header.given != 1:  # so that what says nothing of it is the same text as before there was such a number
+        content["given"] = header.given
     return json.dumps(content)
 
 
@@ -67,6 +69,7 @@ def from_json(text: str, path: Path) -> Header:
             licence=content["licence"],
             notes=content["notes"],
             test_at=content["test_at"],
+            given=content.get("given", 1),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(

@@ -3,7 +3,7 @@
 Trajectories are solved in chunks of fixed size (`chunks.py`), by one thread of a CPU worker or by a GPU, so neither the
 number of workers nor of GPUs changes a trajectory's rounding. Finished chunks are kept in a hidden folder beside the
 file until it is whole, and are put together in order while later ones are still being solved. CPUs and GPUs may differ
-in the last digits, so the data's key says which made them.
+in the last digits: the data's key says which made them, and the data of either are taken for the other's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -49,9 +49,10 @@ def generate(
     """Solve trajectories 0 … count − 1 of the family `seed` and write them in a layout, the equation's own by default.
 
     `workers` are CPU processes; with `device="cuda"` every visible GPU has one. If the file is there and was made with
-    the same equation, count, seed, layout, kind of device and version, it is kept; any other file under that name is
-    refused. Interrupted, a second call goes on where the first stopped. `progress(done, total)` is called with numbers
-    of trajectories. With more than one worker, a script must call this under `if __name__ == "__main__"`.
+    the same equation, count, seed, layout and version, on whatever device, it is kept; any other file under that name
+    is refused. Interrupted, a second call on the same kind of device goes on where the first stopped. `progress(done,
+    total)` is called with numbers of trajectories. With more than one worker, a script must call this under
+    `if __name__ == "__main__"`.
     """
     path = Path(path)
     if count < 1 or workers < 1:
@@ -59,15 +60,17 @@ def generate(
     if device != "cpu":
         gpus(device)
     kind = named_layout(layout or equation.layout)
-    key = data_key(equation, count, seed, kind.name, device)
+    keys = data_keys(equation, count, seed, kind.name)
+    key = keys[device.partition(":")[0]]
+    folders = {made: path.with_name(f".{path.name}.chunks-{made[:16]}") for made in keys.values()}
     progress = progress or (lambda done, total: None)
-    if _is_made(path, key):
+    if is_made(path, keys.values()):
         progress(count, count)
         return path
-    chunks = Chunks(equation, seed, count, device, path.with_name(f".{path.name}.chunks-{key[:16]}"))
+    chunks = Chunks(equation, seed, count, device, folders[key])
     _check_space(path, chunks)
     with _alone(path):
-        if _is_made(path, key):  # by another process in the meantime
+        if is_made(path, keys.values()):  # by another process in the meantime
             progress(count, count)
             return path
         chunks.folder.mkdir(exist_ok=True)
@@ -88,7 +91,8 @@ def generate(
             raise UserError(f"{path} came into being while the data were made; remove it and start again")
         whole.rename(path)
         sync(path.parent)
-        shutil.rmtree(chunks.folder)
+        for folder in folders.values():  # those of the other device too, where it was interrupted
+            shutil.rmtree(folder, ignore_errors=folder != chunks.folder)
     return path
 
 
@@ -114,6 +118,11 @@ def data_key(equation: Equation, count: int, seed: int, layout: str = "", device
         "version": VERSION,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def data_keys(equation: Equation, count: int, seed: int, layout: str = "") -> dict[str, str]:
+    """The key of the data as each kind of device makes them: any of these is the data asked for."""
+    return {device: data_key(equation, count, seed, layout, device) for device in ("cpu", "cuda")}
 
 
 def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str, progress: Progress) -> Path:
@@ -181,17 +190,17 @@ def _header(chunks: Chunks, kind: type[Layout], first: Batch, key: str) -> Heade
     )
 
 
-def _is_made(path: Path, key: str) -> bool:
-    """Whether the data are there; anything else under that name is refused."""
+def is_made(path: Path, keys: Collection[str]) -> bool:
+    """Whether data of one of the keys are there; anything else under that name is refused."""
     if not path.exists():
         return False
     try:
         found = open_dataset(path).header.notes.get("key")
     except UserError:  # damaged, or none of ours
         found = None
-    if found != key:
+    if found not in keys:
         raise UserError(
-            f"{path} exists and was not made with this equation, count, seed, layout and device; "
+            f"{path} exists and was not made with this equation, count, seed and layout; "
             "remove it or choose another path"
         )
     return True

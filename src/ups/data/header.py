@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Conditions, Grid, Header, Trajectory
+from ups.fields import Batch, Boundary, Conditions, Grid, Header, TaskSpec, Trajectory
 
 
 class Described:
@@ -38,6 +38,12 @@ class Described:
     @property
     def boundary(self) -> Boundary:
         return self.header.boundary
+
+
+def named(header: Header, task: str | TaskSpec | None) -> Header:
+    """The header under the name of the task asked for, if any."""
+    name = task.name if isinstance(task, TaskSpec) else task
+    return replace(header, task=name) if name else header
 
 
 def trajectory(header: Header, batch: Batch, row: int) -> Trajectory:

@@ -55,6 +55,7 @@ class Joined(Described):
                 ("set of forcings", dict(part.header.forcings) == dict(first.header.forcings)),
                 ("use of masks", part.header.masked == first.header.masked),
                 ("precision", part.header.dtype == first.header.dtype),
+                ("number of given frames", part.header.given == first.header.given),
             ):
                 if not same:
                     raise UserError(

@@ -10,18 +10,19 @@ from ups.data.layouts import layout_of
 from ups.data.pdegym import holds_chunks
 from ups.data.pdegym_writer import Gym
 from ups.errors import UserError
-from ups.fields import Dataset
+from ups.fields import Dataset, TaskSpec
 
 _DATA = (".hdf5", ".h5", ".nc")
 
 
-def open_dataset(path: str | Path, task: str | None = None, **options: Any) -> Dataset:
+def open_dataset(path: str | Path, task: str | TaskSpec | None = None, **options: Any) -> Dataset:
     """A data file as a Dataset, recognised by its content, not its extension.
 
-    HDF5 says its task itself, or `task` does. `.pt` and `.npz` are input-output pairs and need the option `convention`
-    ("cell_centred" or "nodal") unless ups wrote them, since they do not say where their points lie; the option
-    `parameters` gives them named values. A folder is its HDF5 files end to end, in the order of their names. An address
-    (`https://…`, `s3://…`) is read through fsspec, the parts that are asked for only.
+    HDF5 says its task itself, or `task` does: a registered one's name, or a task that need not be registered. `.pt` and
+    `.npz` are input-output pairs and need the option `convention` ("cell_centred" or "nodal") unless ups wrote them,
+    since they do not say where their points lie; the option `parameters` gives them named values. A folder is its HDF5
+    files end to end, in the order of their names. An address (`https://…`, `s3://…`) is read through fsspec, the parts
+    that are asked for only.
     """
     path = Path(path)
     if path.is_dir():
@@ -31,7 +32,7 @@ def open_dataset(path: str | Path, task: str | None = None, **options: Any) -> D
     return layout.open(path, task, **options)
 
 
-def _open_folder(folder: Path, task: str | None, options: dict[str, Any]) -> Dataset:
+def _open_folder(folder: Path, task: str | TaskSpec | None, options: dict[str, Any]) -> Dataset:
     if holds_chunks(folder):
         _check_options(folder, options, Gym.options)
         return Gym.open(folder, task, **options)

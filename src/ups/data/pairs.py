@@ -21,13 +21,13 @@ from torch import Tensor
 
 from ups.data.description import ATTRIBUTE, check_agrees, from_json, to_json
 from ups.data.hdf5 import checked_rows
-from ups.data.header import Described, keeping, rows_of
+from ups.data.header import Described, keeping, named, rows_of
 from ups.data.layout import Layout
 from ups.data.remote import is_there, read_bytes
 from ups.data.tasks import task as registered_task
 from ups.durable import write
 from ups.errors import UserError
-from ups.fields import Batch, Grid, Header
+from ups.fields import Batch, Grid, Header, TaskSpec
 
 Convention = Literal["cell_centred", "nodal"]
 _PICKLE = b"\x80"
@@ -45,7 +45,7 @@ class PairsFile(Described):
         self,
         path: str | Path,
         convention: Convention | None = None,
-        task: str | None = None,
+        task: str | TaskSpec | None = None,
         parameters: Mapping[str, float] | None = None,
     ) -> None:
         self.path = Path(path)
@@ -56,8 +56,7 @@ class PairsFile(Described):
         elif convention is not None or parameters is not None:
             raise UserError(f"{self.path} says itself where its points lie; leave out convention and parameters")
         else:
-            header = from_json(str(text), self.path)
-            header = replace(header, task=task) if task else header
+            header = named(from_json(str(text), self.path), task)
         self._static_name = header.static[0]
         self._x = _fields(arrays, "x", self.path)
         self._y = _fields(arrays, "y", self.path)
@@ -98,7 +97,9 @@ class PairsFile(Described):
         )
 
 
-def _understood(path: Path, convention: Convention | None, task: str, parameters: Mapping[str, float] | None) -> Header:
+def _understood(
+    path: Path, convention: Convention | None, task: str | TaskSpec, parameters: Mapping[str, float] | None
+) -> Header:
     """The header of a file that others wrote, but for its grid."""
     if convention is None:
         raise UserError(f"{path}: pairs do not say where their points lie; give convention: cell_centred or nodal")
@@ -106,9 +107,11 @@ def _understood(path: Path, convention: Convention | None, task: str, parameters
         raise UserError(f"{path}: convention is {convention!r}; use cell_centred or nodal")
     spec = registered_task(task)
     if not spec.steady or spec.dimension != 2 or len(spec.static) != 1 or len(spec.channels) != 1:
-        raise UserError(f"{path}: pairs are one static field and one solution in two dimensions; task {task!r} is not")
+        raise UserError(
+            f"{path}: pairs are one static field and one solution in two dimensions; task {spec.name!r} is not"
+        )
     return Header(
-        task=task,
+        task=spec.name,
         channels=spec.channel_names,
         grid=Grid.cell_centred((1, 1)),
         times=torch.zeros(1, dtype=torch.float64),
@@ -222,7 +225,7 @@ class PairsWriter:
         write(self.path, content.getvalue())
 
 
-def _open(path: Path, task: str | None = None, **options: Any) -> PairsFile:
+def _open(path: Path, task: str | TaskSpec | None = None, **options: Any) -> PairsFile:
     return PairsFile(path, task=task, **options)
 
 

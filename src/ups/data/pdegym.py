@@ -33,12 +33,12 @@ from jaxtyping import Int
 
 from ups.data.description import check_agrees, described
 from ups.data.hdf5 import array, check_finite, checked_rows, open_file, precision, read_part, read_rows
-from ups.data.header import Described, batch_from
+from ups.data.header import Described, batch_from, named
 from ups.data.joined import Subset
 from ups.data.splits import Splits
 from ups.equations.base import frame_times
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Grid, Header, Kind
+from ups.fields import Batch, Boundary, Grid, Header, Kind, TaskSpec
 
 LICENCE = "CC-BY-NC-4.0"
 FLUID = ("density", "velocity_x", "velocity_y", "pressure", "tracer", "potential")
@@ -150,13 +150,14 @@ class Samples:
 class GymFile(Described):
     """A PDEGym file, or a folder of its chunks (`velocity_0.nc`, `velocity_1.nc`, …; `c_0.nc`), as a Dataset.
 
-    Arrays are turned to channels last. The task is named after the file unless `task` says.
+    Arrays are turned to channels last. The task is named after the file unless `task` says. Files do not say what holds
+    on the sides: `boundary` does, or a task that is given itself, or it is assumed as published.
     """
 
     def __init__(
         self,
         path: str | Path,
-        task: str | None = None,
+        task: str | TaskSpec | None = None,
         convention: Literal["cell_centred", "nodal"] = "cell_centred",
         boundary: Kind | None = None,
     ) -> None:
@@ -179,12 +180,14 @@ class GymFile(Described):
             make = Grid.cell_centred if convention == "cell_centred" else Grid.nodal
             sides = Boundary.all(boundary, 2) if boundary else header.boundary
             notes = dict(header.notes) | {"positions assumed": f"{convention} on the unit square"}
-            if boundary is None:
+            if boundary is None and isinstance(task, TaskSpec) and task.dimension == 2:
+                sides = task.boundary
+            elif boundary is None:
                 notes["sides assumed"] = self.family.kind
             known = replace(header, grid=make(header.grid.shape), boundary=sides, notes=notes)
         else:
             check_agrees(self.family.variable, self._values.shape, sample_shape(self.family, known), self.path)
-        self.header = replace(known, task=task) if task else known
+        self.header = named(known, task)
 
     def __len__(self) -> int:
         return len(self._values)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,14 +13,14 @@ from pathlib import Path
 
 import torch
 
-from ups.config.schema import DataConfig, TaskConfig
+from ups.config.schema import DataConfig, MakeConfig, TaskConfig
+from ups.data.agreement import check_fields, settled, task_of, untold
 from ups.data.generate import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
 from ups.data.pieces import pieces
 from ups.data.sampler import mix
 from ups.data.splits import Splits, Tick, check_disjoint, split
-from ups.data.tasks import register, task, task_from_mapping
 from ups.data.views import pdebench_view
 from ups.equations import Equation
 from ups.equations.named import named_equation
@@ -26,6 +28,8 @@ from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
 
 Report = Callable[[str, int, int], None]
+_EXTENT = ("points", "frames", "duration")
+"""Settings that say how much of a problem is stored, not which problem it is."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +45,45 @@ class Source:
     solvers: tuple[tuple[Equation, Dataset], ...] = ()
 
 
-def open_source(name: str, config: TaskConfig, data: DataConfig, folder: Path, seed: int, report: Report) -> Source:
-    """Make or open the data of one task. `folder` is where made data lie if the configuration names no root."""
-    root = Path(data.root).expanduser() if data.root else folder
-    source = _made(name, config, data, root, seed, report) if config.make else _opened(name, config, root)
-    # Published flows come in periodic and in open boxes: what holds at the walls is the data's to say.
-    spec = replace(source.spec, boundary=source.train.boundary)
-    if config.latent_spacing is not None:
-        spec = replace(spec, latent_spacing=config.latent_spacing)
-    times = source.train.times
-    if spec.steady != (len(times) == 1):
-        kind = "steady" if spec.steady else "transient"
-        raise UserError(f"task {name!r} is {kind}, but its data have {len(times)} frames; use the data of that task")
-    if not spec.steady:
-        dt = float(times[-1] - times[0]) / (len(times) - 1)
-        if float((times.diff() - dt).abs().max()) > 1e-4 * dt:
-            raise UserError(f"task {name!r}: frames are not equally spaced in time; resample the data to equal steps")
-        if config.define and spec.dt is not None and abs(spec.dt - dt) > 1e-3 * dt:
-            raise UserError(f"task {name!r} is defined with dt {spec.dt:g}, its frames are {dt:g} apart; correct dt")
-        spec = replace(spec, dt=dt)
-    return replace(source, spec=spec)
+def open_source(
+    name: str, config: TaskConfig, data: DataConfig, folder: Path, seed: int, report: Report, device: str = "cpu"
+) -> Source:
+    """Make or open the data of one task. `folder` is where made data lie if the configuration names no root.
+
+    `seed` is the run's: each file's own follows from it and from what is solved (`family_seed`). What is not there yet
+    is made on `device` ("cpu", "cuda", "cuda:1"); what is there serves, whichever device made it.
+    """
+    root, spec = data_root(data, folder), task_of(name, config)
+    if config.make:
+        source = _made(spec, config.make, data, root, seed, report, device)
+    else:
+        source = open_files(spec, config, root)
+    return replace(source, spec=settled(spec, source.train.header, bool(config.define)))
+
+
+def data_root(data: DataConfig, folder: Path) -> Path:
+    return Path(data.root).expanduser() if data.root else folder
+
+
+def equations_of(name: str, make: MakeConfig) -> list[tuple[str, Equation]]:
+    """The equation at every combination of values, with what the combination is called."""
+    found = []
+    for values in itertools.product(*make.values.values()):
+        given = dict(zip(make.values, values, strict=True))
+        label = ", ".join([name, *(f"{key}={value:g}" for key, value in given.items())])
+        found.append((label, named_equation(make.equation, {**make.settings, **given})))
+    return found
+
+
+def family_seed(seed: int, equation: Equation) -> int:
+    """The seed of an equation's file: the same in every run of that seed, whatever else the run makes.
+
+    Each file has its own family of starts, since the same start under two parameter values teaches less. Points, frames
+    and duration do not count: on another grid, or for another time, the same starts are solved.
+    """
+    told = {k: v if isinstance(v, str) else float(v) for k, v in vars(equation).items() if k not in _EXTENT}
+    settings = json.dumps(told, sort_keys=True)
+    return mix(seed, zlib.crc32(equation.name.encode()), zlib.crc32(settings.encode())) % 2**31
 
 
 def check_source(source: Source, report: Report) -> None:
@@ -78,43 +101,42 @@ def check_source(source: Source, report: Report) -> None:
     _check_conditions(spec.name, spec, source.train, tick)
 
 
-def _made(name: str, config: TaskConfig, data: DataConfig, root: Path, seed: int, report: Report) -> Source:
-    make = config.make
-    assert make is not None
-    task(name)
+def _made(
+    spec: TaskSpec, make: MakeConfig, data: DataConfig, root: Path, seed: int, report: Report, device: str
+) -> Source:
+    name = spec.name
     workers = data.workers or len(os.sched_getaffinity(0))
     equations, parts = [], []
-    for number, values in enumerate(itertools.product(*make.values.values())):
-        equation = named_equation(make.equation, {**make.settings, **dict(zip(make.values, values, strict=True))})
-        label = ", ".join([name, *(f"{k}={v:g}" for k, v in zip(make.values, values, strict=True))])
+    for label, equation in equations_of(name, make):
         path = root / equation.published_name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Each file has its own family of starts: the same start under two parameter values teaches less.
         generate(
             equation,
             make.trajectories,
-            mix(seed, number) % 2**31,
+            family_seed(seed, equation),
             path,
             workers=workers,
             progress=lambda done, total, label=label: report(label, done, total),
+            device=device,
         )
         equations.append(equation)
         parts.append(open_dataset(path, name))
     splits = [split(part) for part in parts]
     joined = Splits(*(Joined(column) for column in zip(*splits, strict=True)))
     solvers = tuple((equation, part.test) for equation, part in zip(equations, splits, strict=True))
-    return Source(task(name), joined.train, joined.validation, {name: joined.test}, solvers)
+    return Source(spec, joined.train, joined.validation, {name: joined.test}, solvers)
 
 
-def _opened(name: str, config: TaskConfig, root: Path) -> Source:
-    files = config.files
+def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
+    """The files of a task, split; nothing of their fields is read."""
+    name, files = spec.name, config.files
     assert files is not None
-    spec = register(task_from_mapping({"name": name, **config.define})) if config.define else task(name)
     options = {"convention": files.convention} if files.convention else {}
+    wanted = spec if config.define else name  # nothing registers what a configuration defines: readers are given it
 
     def opened(file: str) -> Dataset:
         path = Path(file).expanduser()
-        dataset = open_dataset(path if path.is_absolute() else root / path, name, **options)
+        dataset = open_dataset(path if path.is_absolute() else root / path, wanted, **options)
         return pdebench_view(dataset) if files.view else dataset
 
     train = Joined([opened(file) for file in files.train])
@@ -141,12 +163,8 @@ def _read_through(dataset: Dataset, tick: Tick | None = None) -> None:
 
 def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset, tick: Tick | None = None) -> None:
     """A parameter the model is not told of must not vary: it could not know which equation it solves."""
-    if dataset.channels != spec.channel_names:
-        raise UserError(f"{name}: the data have channels {dataset.channels}, task {spec.name!r} {spec.channel_names}")
+    check_fields(name, spec, dataset.header)
     known = dataset.header.parameters
-    for parameter in spec.parameters:
-        if parameter not in known:
-            raise UserError(f"{name}: the data do not say the parameter {parameter!r} of task {spec.name!r}")
     unsure = [parameter for parameter, value in known.items() if value is None and parameter not in spec.parameters]
     first: dict[str, float] = {}
     for rows in pieces(dataset, 1, tick) if unsure else ():
@@ -154,7 +172,4 @@ def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset, tick: Tick | 
         for parameter in unsure:
             values = parameters[parameter]
             if not bool((values == first.setdefault(parameter, float(values[0]))).all()):
-                raise UserError(
-                    f"{name}: {parameter!r} varies in the data, but task {spec.name!r} does not have it as a "
-                    "parameter; define the task with it"
-                )
+                raise untold(name, spec, parameter)

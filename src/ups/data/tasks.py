@@ -1,4 +1,8 @@
-"""The registry of tasks. Built-in ones come from the equations; users add theirs from Python or YAML."""
+"""The registry of tasks, and tasks written as plain data.
+
+Built-in ones come from the equations, and Python adds its own with `register`. What a configuration defines is not
+registered: it is that configuration's alone, and is handed to whatever reads its data.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,10 @@ def register(spec: TaskSpec) -> TaskSpec:
     return spec
 
 
-def task(name: str) -> TaskSpec:
-    """The registered task of that name."""
+def task(name: str | TaskSpec) -> TaskSpec:
+    """The registered task of that name; a task that is given itself need not be registered."""
+    if isinstance(name, TaskSpec):
+        return name
     known = _known()
     if name not in known:
         raise UserError(
@@ -50,20 +56,16 @@ def task_from_mapping(mapping: Mapping[str, Any]) -> TaskSpec:
 
     Keys are TaskSpec's fields. A channel is a name or {name, transform, vector}; a boundary is one kind for every side
     ("periodic") or a list with one entry per axis, each a kind or a [lower, upper] pair of kinds or {kind, value};
-    an invariant is a channel's name or {channel, tolerance}.
+    an invariant is a channel's name or {channel, tolerance}. Name, dimension, channels and boundary are needed.
 
         name: heat
         dimension: 2
         channels: [temperature]
         boundary: [periodic, [{kind: value, value: [1.0]}, flux]]
-        latent_spacing: 0.0625
-        dt: 0.1
     """
     where = f"task {mapping.get('name', '(without a name)')!r}"
     _check_keys(mapping, TaskSpec, where)
-    missing = [
-        key for key in ("name", "dimension", "channels", "boundary", "latent_spacing") if mapping.get(key) is None
-    ]
+    missing = [key for key in ("name", "dimension", "channels", "boundary") if mapping.get(key) is None]
     if missing:
         raise UserError(f"{where}: give {', '.join(missing)}")
     dimension = _number(mapping["dimension"], int, f"{where}: dimension")
@@ -72,11 +74,11 @@ def task_from_mapping(mapping: Mapping[str, Any]) -> TaskSpec:
         dimension=dimension,
         channels=tuple(_channel(entry, where) for entry in _list(mapping["channels"], f"{where}: channels")),
         boundary=_boundary(mapping["boundary"], dimension, where),
-        latent_spacing=_number(mapping["latent_spacing"], float, f"{where}: latent_spacing"),
+        latent_spacing=_optional(mapping, "latent_spacing", where),
         parameters=_names(mapping.get("parameters", ()), f"{where}: parameters"),
         static=_names(mapping.get("static", ()), f"{where}: static"),
         history=_number(mapping.get("history", 1), int, f"{where}: history"),
-        dt=None if mapping.get("dt") is None else _number(mapping["dt"], float, f"{where}: dt"),
+        dt=_optional(mapping, "dt", where),
         steady=bool(mapping.get("steady", False)),
         invariants=tuple(_invariant(e, where) for e in _list(mapping.get("invariants", ()), f"{where}: invariants")),
         source=dict(mapping.get("source", {})),
@@ -125,6 +127,10 @@ def _number(value: Any, kind: type[_Number], where: str) -> _Number:
     if not number:
         raise UserError(f"{where} is {value!r}; give {'a whole number' if kind is int else 'a number'}")
     return kind(value)
+
+
+def _optional(mapping: Mapping[str, Any], key: str, where: str) -> float | None:
+    return None if mapping.get(key) is None else _number(mapping[key], float, f"{where}: {key}")
 
 
 def _channel(entry: Any, where: str) -> Channel:

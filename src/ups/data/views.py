@@ -18,7 +18,8 @@ class View(Described):
     """Every `space_stride`-th point along each axis and the first `frames` of every `frame_stride`-th frame.
 
     Points keep the positions they have: the first is the dataset's first, half a fine cell from the wall, not half a
-    coarse one. Nothing is averaged. `given` is the number of initial frames that a publication gives to its models.
+    coarse one. Nothing is averaged. `given` is the number of first frames that a test gives to a model, of those that
+    are kept; the dataset's own number if none is said.
     """
 
     def __init__(
@@ -27,9 +28,10 @@ class View(Described):
         space_stride: int = 1,
         frame_stride: int = 1,
         frames: int | None = None,
-        given: int = 1,
+        given: int | None = None,
     ) -> None:
         header = dataset.header
+        given = header.given if given is None else given
         for name, stride in (("space_stride", space_stride), ("frame_stride", frame_stride), ("given", given)):
             if stride < 1:
                 raise UserError(f"view of {header.task!r}: {name} is {stride}; give at least 1")
@@ -40,13 +42,18 @@ class View(Described):
                 f"{len(kept)}; use data of more frames"
             )
         self.dataset = dataset
-        self.given = given
         self._frames = kept[:frames]
+        if given > max(1, len(self._frames) - 1):
+            raise UserError(
+                f"view of {header.task!r}: {given} of its {len(self._frames)} frames are given, which leaves none to "
+                "predict; use data of more frames"
+            )
         self._stride = space_stride
         self.header = replace(
             header,
             grid=Grid(tuple(p[::space_stride].clone() for p in header.grid.positions), header.grid.extent),
             times=header.times[::frame_stride][:frames].clone(),
+            given=given,
         )
 
     def __len__(self) -> int:

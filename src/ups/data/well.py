@@ -37,10 +37,10 @@ from ups.data.hdf5 import (
     read_part,
     read_rows,
 )
-from ups.data.header import Described
+from ups.data.header import Described, named
 from ups.data.well_boundary import inner_walls, names_of, read_boundary
 from ups.errors import UserError
-from ups.fields import AXES, Batch, Boundary, Grid, Header
+from ups.fields import AXES, Batch, Boundary, Grid, Header, TaskSpec
 
 GROUPS = ("dimensions", "scalars", "t0_fields", "t1_fields", "t2_fields", "boundary_conditions")
 _EXTRA = ("additional_information",)
@@ -114,7 +114,7 @@ class WellFile(Described):
     same for all trajectories; times may differ, and `times` are then the first trajectory's.
     """
 
-    def __init__(self, path: str | Path, task: str | None = None) -> None:
+    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
         self.path = Path(path)
         with open_file(self.path) as file:
             _check_groups(file, self.path)
@@ -138,7 +138,7 @@ class WellFile(Described):
             else:
                 vectors = dict(grouped(known.channels, len(dims)))
                 fields = [replace(f, names=vectors[f.key]) if f.order and f.key in vectors else f for f in fields]
-            self.header = replace(known, task=task) if task else known
+            self.header = named(known, task)
             self._check_described(shape, fields, times)
         self._channels = _arranged(self.channels, fields)
         self._fields = {name: stored for stored in fields for name in stored.names}

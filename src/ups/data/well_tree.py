@@ -21,14 +21,14 @@ from ups.data.splits import Splits
 from ups.data.well import grouped
 from ups.data.well_writer import WellWriter
 from ups.errors import UserError
-from ups.fields import Dataset, Header
+from ups.fields import Dataset, Header, TaskSpec
 
 STATISTICS = ("mean", "std", "rms", "mean_delta", "std_delta", "rms_delta")
 _FOLDERS = {"train": "train", "validation": "valid", "test": "test"}
 _CHUNK = 16
 
 
-def open_splits(folder: str | Path, task: str | None = None) -> Splits:
+def open_splits(folder: str | Path, task: str | TaskSpec | None = None) -> Splits:
     """The published splits of a dataset's folder."""
     return Splits(**{split: open_dataset(Path(folder) / "data" / name, task) for split, name in _FOLDERS.items()})
 

@@ -35,6 +35,8 @@ class Advection(Line):
     duration: float = 2.0
 
     name: ClassVar[str] = "advection"
+    title: ClassVar[str] = "Advection"
+    formula: ClassVar[str] = "∂u/∂t + β ∂u/∂x = 0, periodic"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,12 +19,15 @@ from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 class Equation(Protocol):
     """A family of problems with random data: draw a trajectory by its index, solve it, say what was solved.
 
-    Implementations are frozen dataclasses, so that equal equations are equal and hash alike. `solver` says in a few
-    words how solutions are made (files carry it), `published_name` is the published name of the same data, `layout` the
-    file layout they are published in, and `static` names the fields a solution depends on.
+    Implementations are frozen dataclasses, so that equal equations are equal and hash alike. `title` and `formula` are
+    what people are shown. `solver` says in a few words how solutions are made (files carry it), `published_name` is the
+    published name of the same data, `layout` the file layout they are published in, and `static` names the fields a
+    solution depends on.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    formula: ClassVar[str]
     channels: ClassVar[tuple[str, ...]]
     static: ClassVar[tuple[str, ...]]
     steady: ClassVar[bool]
@@ -80,10 +83,13 @@ class Line(ABC):
     """What equations of one changing field u on an interval have in common: frozen dataclasses derive from it.
 
     Periodic, of length 1 and without invariants, unless the equation says otherwise. It has `points`, `frames` and
-    `duration` among its settings and says `name`, `solver`, `published_name`, `parameters`, `roll`, `solve`, `rate`.
+    `duration` among its settings and says `name`, `title`, `formula`, `solver`, `published_name`, `parameters`, `roll`,
+    `solve`, `rate`.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    formula: ClassVar[str]
     channels: ClassVar[tuple[str, ...]] = ("u",)
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False

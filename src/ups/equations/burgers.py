@@ -51,6 +51,8 @@ class Burgers(Line):
     duration: float = 2.0
 
     name: ClassVar[str] = "burgers"
+    title: ClassVar[str] = "Burgers' equation"
+    formula: ClassVar[str] = "∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x², periodic"
 
     def __post_init__(self) -> None:
         super().__post_init__()

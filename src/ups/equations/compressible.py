@@ -37,6 +37,11 @@ class _Compressible(ABC):
     duration: float = 1.0
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    formula: ClassVar[str] = (
+        "∂ρ/∂t + ∇·(ρv) = 0, ∂(ρv)/∂t + ∇·(ρvv + p) = ∇·τ, ∂E/∂t + ∇·((E + p)v) = ∇·(v·τ), "
+        "τ = η(∇v + ∇vᵀ − ⅔ ∇·v) + ζ ∇·v"
+    )
     channels: ClassVar[tuple[str, ...]]
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False
@@ -176,6 +181,7 @@ class Compressible1D(_Compressible):
     """
 
     name: ClassVar[str] = "compressible_1d"
+    title: ClassVar[str] = "Compressible flow, 1D"
     channels: ClassVar[tuple[str, ...]] = ("density", "pressure", "Vx")
     initials: ClassVar[Mapping[str, str]] = {"random": "Rand", "shock": "Shock"}
     extent: ClassVar[tuple[tuple[float, float], ...]] = ((-1.0, 1.0),)
@@ -216,6 +222,7 @@ class Compressible2D(_Compressible):
     mach: float = 0.1
 
     name: ClassVar[str] = "compressible_2d"
+    title: ClassVar[str] = "Compressible flow, 2D"
     channels: ClassVar[tuple[str, ...]] = ("density", "pressure", "Vx", "Vy")
     initials: ClassVar[Mapping[str, str]] = {"random": "Rand", "turbulent": "Turb"}
     extent: ClassVar[tuple[tuple[float, float], ...]] = ((0.0, 1.0), (0.0, 1.0))

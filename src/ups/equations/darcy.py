@@ -58,6 +58,8 @@ class Darcy:
     target: str = "steady"
 
     name: ClassVar[str] = "darcy"
+    title: ClassVar[str] = "Darcy flow"
+    formula: ClassVar[str] = "−∇·(a ∇u) = β, u = 0 on the walls"
     channels: ClassVar[tuple[str, ...]] = ("u",)
     static: ClassVar[tuple[str, ...]] = ("a",)
     steady: ClassVar[bool] = True

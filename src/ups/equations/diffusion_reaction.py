@@ -51,6 +51,8 @@ class DiffusionReaction:
     duration: float = 5.0
 
     name: ClassVar[str] = "diffusion_reaction"
+    title: ClassVar[str] = "Diffusion-reaction (FitzHugh-Nagumo)"
+    formula: ClassVar[str] = "∂u/∂t = D_u ∇²u + u − u³ − k − v, ∂v/∂t = D_v ∇²v + u − v, no flux through the walls"
     channels: ClassVar[tuple[str, ...]] = ("u", "v")
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False

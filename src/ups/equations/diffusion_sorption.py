@@ -49,6 +49,8 @@ class DiffusionSorption(Line):
     duration: float = 500.0
 
     name: ClassVar[str] = "diffusion_sorption"
+    title: ClassVar[str] = "Diffusion-sorption"
+    formula: ClassVar[str] = "∂u/∂t = D/R(u) ∂²u/∂x², u = 1 at x = 0, u = −D ∂u/∂x at x = 1"
     layout: ClassVar[str] = "pdebench-grouped"
 
     @property

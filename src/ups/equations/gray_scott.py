@@ -64,6 +64,8 @@ class GrayScott:
     duration: float = 1000.0
 
     name: ClassVar[str] = "gray_scott"
+    title: ClassVar[str] = "Gray-Scott reaction-diffusion"
+    formula: ClassVar[str] = "∂A/∂t = δ_A ∇²A − AB² + F(1 − A), ∂B/∂t = δ_B ∇²B + AB² − (F + k)B, periodic"
     channels: ClassVar[tuple[str, ...]] = ("A", "B")
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False

@@ -51,6 +51,8 @@ class Incompressible:
     duration: float = 5.0
 
     name: ClassVar[str] = "incompressible"
+    title: ClassVar[str] = "Incompressible flow with particles"
+    formula: ClassVar[str] = "∂V/∂t + V·∇V = −∇p + ν ∇²V + f, ∇·V = 0, ∂m/∂t + ∇·(mV) = 0, V = 0 on the walls"
     channels: ClassVar[tuple[str, ...]] = ("Vx", "Vy", "particles")
     static: ClassVar[tuple[str, ...]] = ("force_x", "force_y")
     steady: ClassVar[bool] = False

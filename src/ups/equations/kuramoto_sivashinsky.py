@@ -49,6 +49,8 @@ class KuramotoSivashinsky(Line):
     warm_up: float = 100.0
 
     name: ClassVar[str] = "kuramoto_sivashinsky"
+    title: ClassVar[str] = "Kuramoto-Sivashinsky equation"
+    formula: ClassVar[str] = "∂u/∂t + u ∂u/∂x + ∂²u/∂x² + ∂⁴u/∂x⁴ = 0, periodic"
     layout: ClassVar[str] = "well"
 
     def __post_init__(self) -> None:

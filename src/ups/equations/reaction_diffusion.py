@@ -49,6 +49,8 @@ class ReactionDiffusion(Line):
     duration: float = 1.0
 
     name: ClassVar[str] = "reaction_diffusion"
+    title: ClassVar[str] = "Reaction-diffusion (Fisher-KPP)"
+    formula: ClassVar[str] = "∂u/∂t = ν ∂²u/∂x² + ρu(1 − u), periodic"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -46,6 +46,8 @@ class ShallowWater:
     duration: float = 1.0
 
     name: ClassVar[str] = "shallow_water"
+    title: ClassVar[str] = "Shallow water, radial dam break"
+    formula: ClassVar[str] = "∂h/∂t + ∇·(hv) = 0, ∂(hv)/∂t + ∇·(hvv) + ∇(h²/2) = 0, open on all sides"
     channels: ClassVar[tuple[str, ...]] = ("h",)
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False

@@ -47,6 +47,10 @@ class Vorticity:
     duration: float = 50.0
 
     name: ClassVar[str] = "vorticity"
+    title: ClassVar[str] = "Navier-Stokes in vorticity"
+    formula: ClassVar[str] = (
+        "∂ω/∂t + v·∇ω = ν ∇²ω + 0.1 (sin 2π(x + y) + cos 2π(x + y)), v = (∂ψ/∂y, −∂ψ/∂x), −∇²ψ = ω, periodic"
+    )
     channels: ClassVar[tuple[str, ...]] = ("w",)
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False

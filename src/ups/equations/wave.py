@@ -56,6 +56,8 @@ class Wave:
     duration: float = 0.7
 
     name: ClassVar[str] = "wave"
+    title: ClassVar[str] = "Waves in a medium"
+    formula: ClassVar[str] = "∂²u/∂t² = c² ∇²u, ∂u/∂t + c ∂u/∂n = 0 on the sides"
     channels: ClassVar[tuple[str, ...]] = ("u",)
     static: ClassVar[tuple[str, ...]] = ("c",)
     steady: ClassVar[bool] = False

@@ -38,9 +38,7 @@ class Learned:
 
     @property
     def frame(self) -> Frame:
-        """The latent cell holds as many points as make up the task's latent spacing, at most 8."""
-        patch = min(8, max(1, round(self.spec.latent_spacing / self.grid.spacing[0])))
-        return Frame(self.grid, self.spec.boundary, patch)
+        return Frame(self.grid, self.spec.boundary, self.spec.patch(self.grid))
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
+from ups.equations.named import EQUATIONS
 from ups.errors import UserError
 from ups.report.contents import Curve, Report, Sample, SolverComparison, SolverRow, TaskPage
 from ups.report.legend import REFERENCE, Legend
 from ups.report.verdict import summary_rows
 from ups.track.jsonl import read_events
-
-# What is written under the title of a task; a task that is not here shows its name alone.
-EQUATIONS = {
-    "advection": ("Advection", "∂u/∂t + β ∂u/∂x = 0, periodic"),
-    "burgers": ("Burgers' equation", "∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x², periodic"),
-    "darcy": ("Darcy flow, steady", "−∇·(a ∇u) = 1, u = 0 on the walls"),
-}
 
 
 def assemble(run: Path) -> Report:
@@ -31,7 +26,9 @@ def assemble(run: Path) -> Report:
     metrics = json.loads(path.read_text())
     details = json.loads((run / "evaluation" / "details.json").read_text())
     legend = Legend.read(details)
-    tasks = [_page(run, legend, name, views, details) for name, views in metrics["tasks"].items()]
+    described = yaml.safe_load((run / "config.yaml").read_text())["tasks"]
+    own = {name for name, task in described.items() if task.get("define")}
+    tasks = [_page(run, legend, name, views, details, own) for name, views in metrics["tasks"].items()]
     environment = json.loads((run / "env.json").read_text())
     curves = [_curve(run / t["events"], t["label"], t["predictor"]) for t in details["trainings"]]
     return Report(
@@ -48,11 +45,24 @@ def assemble(run: Path) -> Report:
     )
 
 
-def _page(run: Path, legend: Legend, name: str, views: Mapping[str, Any], details: Mapping[str, Any]) -> TaskPage:
+def heading(task: str) -> tuple[str, str]:
+    """Title and formula of a task: its equation's; one without an equation shows its name alone."""
+    equation = EQUATIONS.get(task)
+    return (task, "") if equation is None else (equation.title, equation.formula)
+
+
+def _page(
+    run: Path,
+    legend: Legend,
+    name: str,
+    views: Mapping[str, Any],
+    details: Mapping[str, Any],
+    own: Collection[str],
+) -> TaskPage:
     with np.load(run / "evaluation" / f"{name}.npz", allow_pickle=False) as stored:
         arrays = {key: stored[key] for key in stored.files}
     base = name.split("@")[0]
-    title, equation = EQUATIONS.get(base, (base, ""))
+    title, formula = heading(base) if base not in own else (base, "")
     who = [w for w in legend.names if f"prediction_{w}" in arrays]
     dimension = sum(key.startswith("axis_") for key in arrays)
     samples = [
@@ -69,7 +79,7 @@ def _page(run: Path, legend: Legend, name: str, views: Mapping[str, Any], detail
         legend=legend,
         name=name,
         title=title if name == base else f"{title}, {name.split('@')[1]} points",
-        equation=equation,
+        equation=formula,
         steady="rollout" not in views,
         channels=tuple(details["channels"][name]),
         axes=tuple(arrays[f"axis_{i}"] for i in range(dimension)),

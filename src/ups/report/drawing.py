@@ -8,7 +8,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -46,7 +46,7 @@ def render(figure: Figure, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def line(axes: Axes, ink: Ink, x: ndarray, y: ndarray, label: str) -> None:
+def line(axes: Axes, ink: Ink, x: Num[ndarray, " n"], y: Num[ndarray, " n"], label: str) -> None:
     style = (0, ink.dash) if ink.dash else "-"
     axes.plot(x, y, color=ink.colour, linewidth=ink.width, linestyle=style, label=plain(label))
 
@@ -60,7 +60,15 @@ def name_lines(figure: Figure, axes: Axes, size: float = 9, columns: int = 3) ->
         figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=size - 1, handlelength=3.2)
 
 
-def image(axes: Axes, x: ndarray, y: ndarray, values: Float[ndarray, "X Y"], colours: str, low: float, high: float):
+def image(
+    axes: Axes,
+    x: Num[ndarray, " X"],
+    y: Num[ndarray, " Y"],
+    values: Float[ndarray, "X Y"],
+    colours: str,
+    low: float,
+    high: float,
+) -> None:
     """One panel, x to the right and y upwards, with what is not a number in its own colour and said in words."""
     table = matplotlib.colormaps[colours].with_extremes(bad=NOT_A_NUMBER)
     bad = ~np.isfinite(values)

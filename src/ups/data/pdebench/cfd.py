@@ -32,7 +32,7 @@ from ups.data.pdebench.published import (
     refuse_varying,
 )
 from ups.errors import UserError
-from ups.fields import Batch, Header
+from ups.fields import Batch, Header, TaskSpec
 
 VELOCITY = ("Vx", "Vy", "Vz")
 
@@ -48,7 +48,7 @@ class CFDFile(Described):
     The file is opened for each read, so the dataset can be handed to other processes.
     """
 
-    def __init__(self, path: str | Path, task: str | None = None) -> None:
+    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
         self.path = Path(path)
         with open_file(self.path) as file:
             shape = _shape(file, self.path)
@@ -92,7 +92,7 @@ def _shape(file: h5py.File, path: Path) -> tuple[int, ...]:
     return density.shape
 
 
-def _understood(file: h5py.File, shape: tuple[int, ...], task: str | None, path: Path) -> Header:
+def _understood(file: h5py.File, shape: tuple[int, ...], task: str | TaskSpec | None, path: Path) -> Header:
     """The header of a file that others wrote."""
     dimension = len(shape) - 2
     known = known_task(task or f"compressible_{dimension}d")

@@ -37,7 +37,7 @@ from ups.data.layout import Layout
 from ups.data.pdebench.coordinates import check_axes, rounded
 from ups.data.pdebench.published import Known, as_task, check_fits, known_task, needed, published_words
 from ups.errors import UserError
-from ups.fields import AXES, Batch, Grid, Header
+from ups.fields import AXES, Batch, Grid, Header, TaskSpec
 
 _TASK_OF_NAME = {"diff-sorp": "diffusion_sorption", "diff-react": "diffusion_reaction", "rdb": "shallow_water"}
 _TASK_OF_CONTENT = {  # channels, domain and last time
@@ -56,7 +56,7 @@ class GroupedFile(Described):
     processes.
     """
 
-    def __init__(self, path: str | Path, task: str | None = None) -> None:
+    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
         self.path = Path(path)
         self._parameters: dict[int, dict[str, float]] = {}
         with open_file(self.path) as file:
@@ -192,7 +192,7 @@ def _understood(
     keys: Sequence[str],
     axes: Mapping[str, np.ndarray],
     data: h5py.Dataset,
-    task: str | None,
+    task: str | TaskSpec | None,
     path: Path,
 ) -> Header:
     """The header of a file that others wrote."""

@@ -33,7 +33,7 @@ from ups.data.pdebench.published import (
     refuse_varying,
 )
 from ups.errors import UserError
-from ups.fields import Batch, Grid, Header
+from ups.fields import Batch, Grid, Header, TaskSpec
 
 CHANNELS = {"Vx": ("velocity", 0), "Vy": ("velocity", 1), "particles": ("particles", 0)}
 STATIC = {"force_x": ("force", 0), "force_y": ("force", 1)}
@@ -45,7 +45,7 @@ class IncompressibleFile(Described):
     The file is opened for each read, so the dataset can be handed to other processes.
     """
 
-    def __init__(self, path: str | Path, task: str | None = None) -> None:
+    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
         self.path = Path(path)
         with open_file(self.path) as file:
             shape = _shape(file, self.path)
@@ -94,7 +94,7 @@ def _shape(file: h5py.File, path: Path) -> tuple[int, ...]:
     return velocity[:4]
 
 
-def _understood(file: h5py.File, shape: tuple[int, ...], task: str | None, path: Path) -> Header:
+def _understood(file: h5py.File, shape: tuple[int, ...], task: str | TaskSpec | None, path: Path) -> Header:
     """The header of a file that others wrote."""
     known = known_task(task or "incompressible")
     check_fits(known, len(CHANNELS), 2, path)

@@ -65,15 +65,16 @@ _FACTS = {
 }
 
 
-def known_task(name: str) -> Known:
-    """What a registered task says; else what is known of the published data of that name.
+def known_task(task: str | TaskSpec) -> Known:
+    """What a task says that is given itself; of a name what the registered task says, else what is known of the
+    published data of that name.
 
-    Its sides are those of the published data, where these are known.
+    A registered task's sides are those of the published data, where these are known.
     """
-    facts = _FACTS.get(name)
-    if facts is not None and name not in {spec.name for spec in tasks()}:
+    facts = None if isinstance(task, TaskSpec) else _FACTS.get(task)
+    if facts is not None and facts.task not in {spec.name for spec in tasks()}:
         return facts
-    spec = registered_task(name)
+    spec = registered_task(task)
     known = Known(spec.name, spec.channel_names, spec.boundary, spec.parameters, spec.static)
     return replace(known, boundary=facts.boundary, fixed=facts.fixed) if facts is not None else known
 
@@ -124,22 +125,22 @@ def check_fits(known: Known, channels: int, dimension: int, path: Path) -> None:
         )
 
 
-def as_task(header: Header, task: str | None, path: Path) -> Header:
+def as_task(header: Header, task: str | TaskSpec | None, path: Path) -> Header:
     """The header of a file we wrote, under the name and with the field names of the task asked for."""
     if task is None or task == header.task:
         return header
-    spec: TaskSpec = registered_task(task)
+    spec = registered_task(task)
     known = known_task(task)
     check_fits(known, len(header.channels), header.grid.dimension, path)
     kinds = [[[side.kind for side in pair] for pair in b.sides] for b in (header.boundary, spec.boundary)]
     if kinds[0] != kinds[1]:
         raise UserError(
-            f"{path}: its sides are {_words(header.boundary)}, those of task {task!r} {_words(spec.boundary)}; "
+            f"{path}: its sides are {_words(header.boundary)}, those of task {spec.name!r} {_words(spec.boundary)}; "
             "pass the task= of these data"
         )
     if len(spec.static) != len(header.static):
-        raise UserError(f"{path}: has static fields {header.static}, task {task!r} has {spec.static}")
-    return replace(header, task=task, channels=spec.channel_names, static=spec.static)
+        raise UserError(f"{path}: has static fields {header.static}, task {spec.name!r} has {spec.static}")
+    return replace(header, task=spec.name, channels=spec.channel_names, static=spec.static)
 
 
 def _words(boundary: Boundary) -> str:

@@ -31,7 +31,7 @@ from ups.data.pdebench.published import (
     refuse_varying,
 )
 from ups.errors import UserError
-from ups.fields import Batch, Header
+from ups.fields import Batch, Header, TaskSpec
 
 _TASK_OF_PARAMETERS = {
     frozenset({"beta"}): "advection",
@@ -50,7 +50,7 @@ class TensorFile(Described):
     The file is opened for each read, so the dataset can be handed to other processes.
     """
 
-    def __init__(self, path: str | Path, task: str | None = None) -> None:
+    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
         self.path = Path(path)
         with open_file(self.path) as file:
             tensor = array(file, "tensor", self.path)
@@ -95,7 +95,7 @@ def _check_shape(shape: tuple[int, ...], coefficient: bool, path: Path) -> None:
         )
 
 
-def _understood(file: h5py.File, tensor: h5py.Dataset, task: str | None, path: Path) -> Header:
+def _understood(file: h5py.File, tensor: h5py.Dataset, task: str | TaskSpec | None, path: Path) -> Header:
     """The header of a file that others wrote."""
     parameters = published_parameters(path, dict(file.attrs))
     darcy = tensor.ndim == 4

@@ -1,0 +1,134 @@
+"""Whether data are those of a task, judged by what they say of themselves: none of their fields are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ups.config.schema import TaskConfig
+from ups.data.tasks import task, task_from_mapping
+from ups.errors import UserError
+from ups.fields import AXES, Boundary, Header, TaskSpec
+
+
+def task_of(name: str, config: TaskConfig) -> TaskSpec:
+    """The task that a configuration defines for itself alone, or the registered one, with its latent spacing if any."""
+    spec = task_from_mapping({**config.define, "name": name}) if config.define else task(name)
+    return spec if config.latent_spacing is None else replace(spec, latent_spacing=config.latent_spacing)
+
+
+def settled(spec: TaskSpec, header: Header, defined: bool) -> TaskSpec:
+    """The task with the sides and the time between frames of its training data, which must agree with all else.
+
+    Published flows come in periodic and in open boxes, with frames at any distance: that is the data's to say. Only
+    what a configuration has defined itself must not contradict them.
+    """
+    check_fields(spec.name, spec, header)
+    told, found = (_sides(boundary, len(header.channels)) for boundary in (spec.boundary, header.boundary))
+    if defined and told != found:
+        raise UserError(
+            f"task {spec.name!r} is defined with the sides {_words(told)}, its data have {_words(found)}; "
+            "correct boundary"
+        )
+    patch = spec.patch(header.grid)
+    for axis, n in enumerate(header.grid.shape):
+        if n % patch:
+            raise UserError(
+                f"task {spec.name!r}: the {n} points along {AXES[axis]} do not divide into latent cells of {patch}; "
+                "give a latent_spacing into which a whole number of points fits"
+            )
+    spec = replace(spec, boundary=header.boundary)
+    if spec.steady:
+        return spec
+    dt = _time_step(spec.name, header)
+    if defined and spec.dt is not None and abs(spec.dt - dt) > 1e-3 * dt:
+        raise UserError(f"task {spec.name!r} is defined with dt {spec.dt:g}, its frames are {dt:g} apart; correct dt")
+    return replace(spec, dt=dt)
+
+
+def check_fields(name: str, spec: TaskSpec, header: Header) -> None:
+    """Refuse data of another dimension, of other channels, or that lack what the task depends on."""
+    if header.grid.dimension != spec.dimension:
+        raise UserError(
+            f"{name}: the data have {header.grid.dimension} dimensions, task {spec.name!r} {spec.dimension}"
+        )
+    if header.channels != spec.channel_names:
+        raise UserError(f"{name}: the data have channels {header.channels}, task {spec.name!r} {spec.channel_names}")
+    for parameter in spec.parameters:
+        if parameter not in header.parameters:
+            raise UserError(f"{name}: the data do not say the parameter {parameter!r} of task {spec.name!r}")
+    for field in spec.static:
+        if field not in header.static:
+            raise UserError(f"{name}: the data do not have the static field {field!r} of task {spec.name!r}")
+    if spec.steady != header.steady:
+        kind = "steady" if spec.steady else "transient"
+        raise UserError(
+            f"{name}: task {spec.name!r} is {kind}, but its data have {len(header.times)} frame"
+            f"{'' if header.steady else 's'}; use the data of that task"
+        )
+
+
+def check_test(view: str, spec: TaskSpec, header: Header) -> None:
+    """Refuse a test set that is of another kind than the training data, after which the task is `settled`."""
+    check_fields(view, spec, header)
+    trained, tested = (_sides(boundary, len(header.channels)) for boundary in (spec.boundary, header.boundary))
+    if trained != tested:
+        raise UserError(f"{view}: the sides are {_words(tested)}, those of the training data {_words(trained)}")
+    if not spec.steady:
+        _time_step(view, header)
+
+
+def check_parameters(name: str, spec: TaskSpec, headers: Iterable[Header]) -> None:
+    """Refuse files that differ in a parameter of which the model is not told."""
+    seen: dict[str, float] = {}
+    for header in headers:
+        for parameter, value in header.parameters.items():
+            if value is None or parameter in spec.parameters:
+                continue
+            if seen.setdefault(parameter, value) != value:
+                raise untold(name, spec, parameter)
+
+
+def untold(name: str, spec: TaskSpec, parameter: str) -> UserError:
+    return UserError(
+        f"{name}: {parameter!r} varies in the data, but task {spec.name!r} does not have it as a parameter; "
+        "define the task with it"
+    )
+
+
+def check_frames(spec: TaskSpec, header: Header, unroll: int, stride: int) -> None:
+    """Refuse trajectories too short for the steps of training, or for the frames that a test gives."""
+    frames, steps = len(header.times), spec.history - 1 + unroll
+    if not spec.steady and steps * stride >= frames:
+        raise UserError(
+            f"task {spec.name!r} has {frames} frames, too few for {steps} steps of {stride}; "
+            "shorten the rollout, the history or the strides"
+        )
+    if not spec.steady and header.given >= frames:
+        raise UserError(f"task {spec.name!r} has {frames} frames, and {header.given} are given; use longer data")
+
+
+def _time_step(name: str, header: Header) -> float:
+    times = header.times
+    dt = float(times[-1] - times[0]) / (len(times) - 1)
+    if not (dt > 0 and float((times.diff() - dt).abs().max()) <= 1e-4 * dt):
+        raise UserError(f"{name}: frames are not equally spaced in time; resample the data to equal steps")
+    return dt
+
+
+def _sides(boundary: Boundary, channels: int) -> list[tuple[str, tuple[float, ...]]]:
+    """Kind and values of every side. None said are zeros, and some kinds have none."""
+    valued = ("value", "flux", "robin")
+    return [
+        (side.kind, (side.value or (0.0,) * channels) if side.kind in valued else ())
+        for pair in boundary.sides
+        for side in pair
+    ]
+
+
+def _words(sides: Sequence[tuple[str, tuple[float, ...]]]) -> str:
+    def word(kind: str, values: tuple[float, ...]) -> str:
+        return f"{kind} {', '.join(f'{value:g}' for value in values)}" if any(values) else kind
+
+    pairs = zip(sides[::2], sides[1::2], strict=True)
+    return " × ".join("/".join(dict.fromkeys(word(*side) for side in pair)) for pair in pairs)

@@ -1,0 +1,101 @@
+"""The inputs of all tasks, looked at before work on any: a mistake in the last must not cost the hours of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ups.config.schema import DataConfig, MakeConfig, TaskConfig
+from ups.data.agreement import check_frames, check_parameters, check_test, settled, task_of
+from ups.data.generate import data_keys, is_made
+from ups.data.joined import Joined, Subset
+from ups.data.sources import data_root, equations_of, family_seed, open_files
+from ups.equations import Equation
+from ups.errors import UserError
+from ups.fields import Dataset, Header, TaskSpec
+
+
+def check_inputs(
+    tasks: Mapping[str, TaskConfig],
+    data: DataConfig,
+    folder: Path,
+    *,
+    seed: int = 0,
+    unroll: int = 1,
+    stride: int = 1,
+) -> None:
+    """Refuse what could not be trained on: names, settings, files, and what files say of themselves.
+
+    Reads headers alone and writes nothing. `folder` is where made data lie if the configuration names no root, `seed`
+    the run's. `unroll` and `stride` are the most steps and the shortest stride that a trajectory must hold. Damage and
+    leakage, which only reading finds, are `check_source`'s.
+    """
+    root = data_root(data, folder)
+    files: dict[Path, tuple[str, str]] = {}
+    views: dict[str, str] = {}
+    for name, config in tasks.items():
+        spec = task_of(name, config)
+        if config.make:
+            headers, tests = _check_made(spec, config.make, root, seed, files), {name: None}
+            first = headers[0]
+        else:
+            source = open_files(spec, config, root)
+            headers, tests = list(_headers(source.train)), source.tests
+            first = source.train.header
+        check_parameters(name, spec, headers)
+        spec = settled(spec, first, bool(config.define))
+        check_frames(spec, first, unroll, stride)
+        for view, test in tests.items():
+            if views.setdefault(view, name) != name:
+                raise UserError(f"tasks {views[view]!r} and {name!r} both have a test set {view!r}; rename one")
+            if test is not None:
+                check_test(view, spec, test.header)
+
+
+def _check_made(
+    spec: TaskSpec, make: MakeConfig, root: Path, seed: int, files: dict[Path, tuple[str, str]]
+) -> list[Header]:
+    """The headers of the files to be made; `files` says which data each file is to hold, of all tasks."""
+    headers = []
+    for label, equation in equations_of(spec.name, make):
+        keys = data_keys(equation, make.trajectories, family_seed(seed, equation))
+        path = root / equation.published_name
+        other, key = files.setdefault(path, (label, keys["cpu"]))
+        if key != keys["cpu"]:
+            raise UserError(
+                f"{other} and {label} would be made as the same file, {path.name}; make one of them in another run "
+                "with its own data.root"
+            )
+        is_made(path, keys.values())
+        headers.append(_header(equation, spec))
+    if any(not h.grid.same_as(headers[0].grid) or h.times.tolist() != headers[0].times.tolist() for h in headers):
+        raise UserError(f"task {spec.name!r}: `values` change the grid or the times; put those into settings")
+    return headers
+
+
+def _header(equation: Equation, spec: TaskSpec) -> Header:
+    """What the equation's file will say. A task of another name than the equation's calls its fields its own way."""
+    header = Header(
+        task=equation.name,
+        channels=equation.channels,
+        grid=equation.grid,
+        times=equation.times,
+        boundary=equation.boundary,
+        parameters=equation.parameters,
+        static=equation.static,
+    )
+    if equation.name != spec.name and len(equation.channels) == len(spec.channels):
+        return replace(header, task=spec.name, channels=spec.channel_names, static=spec.static)
+    return header
+
+
+def _headers(dataset: Dataset) -> Iterator[Header]:
+    """Of every part that a dataset is joined of."""
+    if isinstance(dataset, Joined):
+        for part in dataset.parts:
+            yield from _headers(part)
+    elif isinstance(dataset, Subset):
+        yield from _headers(dataset.dataset)
+    else:
+        yield dataset.header
