@@ -117,7 +117,7 @@ class Known(Grid):
 
 FRAME = Frame(Known(PROBLEM.grid.positions, PROBLEM.grid.extent), PROBLEM.boundary, PATCH)
 SPECTRAL = Spectral([FRAME], width=1, modes=MODES)
-TABLES = Geometry.build(FRAME, PROBLEM.grid, SPECTRAL.tables, CPU, torch.float32)
+TABLES = Geometry.build(FRAME, SPECTRAL.tables, CPU, torch.float32)
 
 
 class Network(OperatorModel):

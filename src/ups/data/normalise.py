@@ -58,6 +58,17 @@ class Normaliser:
             columns.append((fields[name].to(like) - scale.mean) / (scale.std or 1.0))
         return torch.stack(columns, -1) if columns else like.new_zeros(*like.shape[:1], *like.shape[2:-1], 0)
 
+    def walls(self) -> dict[tuple[int, int], Float[Tensor, " C"]]:
+        """What is prescribed on walls, by axis and side (0 lower, 1 upper), normalised; NaN where a channel is free."""
+        walls, count = {}, len(self.spec.channels)
+        for axis, pair in enumerate(self.spec.boundary.sides):
+            for side, wall in enumerate(pair):
+                if wall.kind == "value":
+                    given = wall.value or (0.0,) * count
+                    values = [*given, *[torch.nan] * count][:count]
+                    walls[axis, side] = self.normalise(torch.tensor(values, dtype=torch.float64))
+        return walls
+
     def step_scales(self) -> tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]:
         """Lead times of the strides and the rms of normalised change over each, per channel."""
         strides, dt = self.statistics.strides, self.statistics.dt

@@ -1,6 +1,6 @@
 """One step of a learned simulator, in normalised units.
 
-    û(t + Δ, p) = u(t, p) + r · s(Δ) · network( u/r, static fields, conditions, p )
+    û(t + Δ) = u(t) + r · s(Δ) · network( u/r, static fields, conditions )
 
 r is the sample's own rms (so the network sees fields of size one whatever the amplitude; log r is a condition) and s(Δ)
 the task's rms of change over a lead time Δ, from the strides 1, 2, 4, 8 … by interpolation in log Δ. A steady problem
@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ups.fields import Grid, TaskSpec
-from ups.models.interpolation import interpolate
 
 SMALLEST_SCALE = 1e-3
 """Samples weaker than this share of the task's rms are not scaled up further: round-off is not physics."""
@@ -105,21 +104,18 @@ class Propagator(nn.Module):
         parameters: Mapping[str, Float[Tensor, " B"]],
         lead: Float[Tensor, " B"] | None,
         grid: Grid,
-        query: Float[Tensor, "P dim"] | None = None,
-    ) -> Tensor:
-        """The field one lead time later, on the grid (B, *space, C) or at `query` (B, P, C)."""
+    ) -> Float[Tensor, "B *space C"]:
+        """The field one lead time later."""
         spec = self.tasks[task]
         conditions = {f"parameter_{name}": parameters[name] for name in spec.parameters}
         last = history[:, -1]
-        if query is not None:
-            last = interpolate(last, grid, spec.boundary.periodic, query, 3)
         if spec.steady:
-            return last + self.network(task, history, static, conditions, grid, query)
+            return last + self.network(task, history, static, conditions, grid)
         assert lead is not None, "a transient task needs a lead time"
         scale, step = self.get_submodule(f"scales_{task}")(history, lead)
         conditions["lead"] = lead
         conditions |= {f"rms_{c}": scale[:, i] for i, c in enumerate(spec.channel_names)}
         batch, channels = scale.shape  # not len(): an exported program would take it for a constant
         wide = (batch, *(1,) * (history.dim() - 3), channels)
-        increment = self.network(task, history / scale.view(batch, 1, *wide[1:]), static, conditions, grid, query)
-        return last + step.view(wide if query is None else (batch, 1, channels)) * increment
+        increment = self.network(task, history / scale.view(batch, 1, *wide[1:]), static, conditions, grid)
+        return last + step.view(wide) * increment

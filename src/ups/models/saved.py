@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.models.baselines.fno import FNO
 from ups.models.baselines.unet import UNet
-from ups.models.geometry import Frame
+from ups.models.geometry import Frame, averaged
+from ups.models.interpolation import bringing_matrix, reader
 from ups.models.operator.model import ARCHITECTURES, OperatorModel
 from ups.models.propagator import Propagator
 
@@ -41,6 +42,24 @@ class Learned:
         """The latent cell holds as many points as make up the task's latent spacing, at most 8."""
         patch = min(8, max(1, round(self.spec.latent_spacing / self.grid.spacing[0])))
         return Frame(self.grid, self.spec.boundary, patch)
+
+    def brought(
+        self, frames: Float[Tensor, "B H *space C"], static: Float[Tensor, "B *space S"], grid: Grid
+    ) -> tuple[Float[Tensor, "B H *own C"], Float[Tensor, "B *own S"]]:
+        """Normalised fields from any grid of the domain to the task's own."""
+        if grid.same_as(self.grid):
+            return frames, static
+        if grid.extent != self.grid.extent:
+            raise UserError(f"the grid spans {grid.extent}, but the task was trained on {self.grid.extent}")
+        periodic, walls = self.spec.boundary.periodic, self.normaliser.walls()
+        lags = reader(grid, periodic, self.grid, walls, frames, bringing_matrix)(frames.flatten(0, 1))
+        return lags.unflatten(0, frames.shape[:2]), averaged(static, grid, self.grid, periodic)
+
+    def reader(
+        self, target: Grid | Float[Tensor, "P dim"], like: Tensor, source: Grid | None = None
+    ) -> Callable[[Float[Tensor, "B *own C"]], Tensor]:
+        """What gives normalised states of the task's own grid, or of `source`, on a grid or at points."""
+        return reader(source or self.grid, self.spec.boundary.periodic, target, self.normaliser.walls(), like)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -1,6 +1,6 @@
-"""The operator model: stem, operator, any-point head, in scaled units.
+"""The operator model: stem, operator, head, in scaled units, on the grid a task was trained on.
 
-    increment(p) = head( operator( stem(history, static fields), conditions ), p )
+    increment = head( operator( stem(history, static fields), conditions ) )
 
 The head's last layer starts at zero, so the untrained model predicts no change at all. Where the equation conserves a
 channel's mean, the increment has none, so a rollout keeps it to round-off. First and last layers are tables
@@ -20,10 +20,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.models.conditions import ConditionEmbedding, Modulation
-from ups.models.geometry import Frame, Geometry, cell_offsets, wall_factor
-from ups.models.interpolation import apply_along, interpolate
+from ups.models.geometry import Frame, Geometry
+from ups.models.interpolation import apply_along
 from ups.models.operator.pdet_stack import PdetStack
 from ups.models.operator.spectral import Spectral
 
@@ -76,7 +77,7 @@ class Stem(nn.Module):
 
 
 class Head(nn.Module):
-    """Latents → increments at any point: interpolated features, the place in the cell, the input fields at that point.
+    """Latents → increments at the points: interpolated features, the place in the cell, the input fields at that point.
 
     Where the equation conserves a channel's mean, the increment on the whole grid has none.
     """
@@ -110,36 +111,13 @@ class Head(nn.Module):
     def forward(
         self, task: str, x: Float[Tensor, "B *latent D"], local: Float[Tensor, "B *space I"], geometry: Geometry
     ) -> Float[Tensor, "B *space C"]:
-        """On the whole grid."""
-        whole = self._whole(task, self.inner(x), local, geometry)
-        return whole - self._drift(task, whole) if self.tasks[task].invariants else whole
-
-    def at(
-        self,
-        query: Float[Tensor, "P dim"],
-        task: str,
-        x: Float[Tensor, "B *latent D"],
-        local: Float[Tensor, "B *space I"],
-        geometry: Geometry,
-        grid: Grid,
-    ) -> Float[Tensor, "B P C"]:
-        """At `query` points."""
-        boundary, features = self.tasks[task].boundary, self.inner(x)
-        inside = interpolate(features, geometry.latent, boundary.periodic, query, 1)
-        near = interpolate(local, grid, boundary.periodic, query, 3)
-        out = self._values(task, inside, cell_offsets(geometry.latent, query).to(inside), near)
-        factor = wall_factor(boundary, grid.extent, query)
-        out = out if factor is None else out * factor.to(out)[:, None]
-        if self.tasks[task].invariants:
-            out = out - self._drift(task, self._whole(task, features, local, geometry)).flatten(1, -2)
-        return out
-
-    def _whole(self, task: str, features: Tensor, local: Tensor, geometry: Geometry) -> Float[Tensor, "B *space C"]:
-        if geometry.frame.patch > 1 or geometry.resample is not None:
+        features = self.inner(x)
+        if geometry.frame.patch > 1:
             for axis, matrix in enumerate(geometry.decode):
                 features = apply_along(matrix, features, axis)
         out = self._values(task, features, geometry.offsets, local)
-        return out if geometry.wall_factor is None else out * geometry.wall_factor
+        out = out if geometry.wall_factor is None else out * geometry.wall_factor
+        return out - self._drift(task, out) if self.tasks[task].invariants else out
 
     def _values(
         self,
@@ -192,12 +170,16 @@ class OperatorModel(nn.Module):
         self._fixed: dict[tuple, Mapping[str, Float[Tensor, ""]]] = {}
 
     def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
-        """Tables for this grid, made on first use. Positions are few numbers: their values are the key."""
-        key = (task, grid.extent, tuple(tuple(p.tolist()) for p in grid.positions), like.device, like.dtype)
+        """The task's tables, made on first use; fields on any other grid are refused."""
+        frame, key = self.frames[task], (task, like.device, like.dtype)
+        if grid is not frame.grid and not grid.same_as(frame.grid):
+            raise UserError(
+                f"the fields are on {grid.shape} points of {grid.extent}, but task {task!r} was trained on "
+                f"{frame.grid.shape} points of {frame.grid.extent}; bring them there (`Simulator.rollout` does)"
+            )
         if key not in self._geometries:
-            tables = self.architecture.tables
             with _kept():
-                self._geometries[key] = Geometry.build(self.frames[task], grid, tables, like.device, like.dtype)
+                self._geometries[key] = Geometry.build(frame, self.architecture.tables, like.device, like.dtype)
         return self._geometries[key]
 
     def fixed(self, task: str, like: Tensor) -> Mapping[str, Float[Tensor, ""]]:
@@ -216,23 +198,17 @@ class OperatorModel(nn.Module):
         static: Float[Tensor, "B *space S"],
         conditions: Mapping[str, Float[Tensor, " B"]],
         grid: Grid,
-        query: Float[Tensor, "P dim"] | None = None,
-    ) -> Tensor:
-        """Increments on the whole grid (B, *space, C), or at `query` points (B, P, C)."""
+    ) -> Float[Tensor, "B *space C"]:
+        """Increments on the task's own grid."""
         geometry = self.geometry(task, grid, history)
         lags = rearrange(history, "b h ... c -> b ... (c h)")
         fields = torch.cat([lags, static], -1)
-        for axis, matrix in enumerate(geometry.resample or ()):
-            fields = apply_along(matrix, fields, axis)
         fixed = {name: value.expand(history.shape[0]) for name, value in self.fixed(task, history).items()}
         modulation = self.modulation(self.conditions({**conditions, **fixed}))
         x = self.stem(task, fields, geometry.walls, geometry.frame.patch)
         for block, numbers in zip(self.blocks, modulation, strict=True):
             x = block(x, numbers, geometry.tables)
-        local = torch.cat([history[:, -1], static], -1)
-        if query is None:
-            return self.head(task, x, local, geometry)
-        return self.head.at(query, task, x, local, geometry, grid)
+        return self.head(task, x, torch.cat([history[:, -1], static], -1), geometry)
 
 
 def _kept() -> AbstractContextManager[Any]:
