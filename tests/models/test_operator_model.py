@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from ups.data.statistics import Scale, Statistics
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, Side, TaskSpec
 from ups.models.conditions import Modulation
@@ -13,6 +16,7 @@ from ups.models.geometry import Frame, averaged, resampling
 from ups.models.operator.model import OperatorModel
 from ups.models.operator.spectral import Spectral
 from ups.models.propagator import Propagator
+from ups.models.saved import Learned
 
 PERIODIC, WALLS = Boundary.all("periodic", 1), Boundary.all("value", 2, (0.0,))
 WAVES = TaskSpec("waves", 1, (Channel("u"),), PERIODIC, 1 / 16, parameters=("beta",), dt=0.1)
@@ -28,9 +32,9 @@ TANK = TaskSpec(
 )
 TASKS = (WAVES, FLOW, TANK)
 FRAMES = {
-    "waves": Frame(Grid.cell_centred((32,)), WAVES.boundary, 2),
-    "flow": Frame(Grid.cell_centred((16, 16)), FLOW.boundary, 2),
-    "tank": Frame(Grid.cell_centred((16, 16)), TANK.boundary, 2),
+    "waves": Frame(Grid.cell_centred((32,)), WAVES.boundary, (2,)),
+    "flow": Frame(Grid.cell_centred((16, 16)), FLOW.boundary, (2, 2)),
+    "tank": Frame(Grid.cell_centred((16, 16)), TANK.boundary, (2, 2)),
 }
 SCALES = {
     "waves": (torch.tensor([0.1, 0.2]), torch.tensor([[0.5], [0.9]])),
@@ -176,7 +180,30 @@ def test_coefficients_stay_in_their_range_on_every_grid() -> None:
 
 def test_points_that_do_not_fill_patches_are_refused() -> None:
     with pytest.raises(UserError, match="do not divide into latent cells of 4"):
-        Frame(Grid.cell_centred((30,)), PERIODIC, 4)
+        Frame(Grid.cell_centred((30,)), PERIODIC, (4,))
+
+
+@pytest.mark.parametrize(
+    ("shape", "extent", "patch"),
+    [((32, 16), ((0.0, 1.0), (0.0, 1.0)), (4, 2)), ((16, 16), ((0.0, 1.0), (0.0, 0.5)), (2, 4))],
+    ids=["more points along x", "shorter along y"],
+)
+def test_latent_cells_are_as_long_as_the_task_says_along_every_axis(
+    shape: tuple[int, int], extent: tuple, patch: tuple[int, int], architecture: str
+) -> None:
+    grid = Grid.cell_centred(shape, extent)
+    statistics = Statistics("flow", 1, None, (), {"p": Scale(0.1, 0.1, 0.2)}, {"a": Scale(0.5, 0.4, 0.6)})
+    frame = Learned(FLOW, grid, statistics, {}, ()).frame
+    assert frame.patch == patch and frame.latent.spacing == pytest.approx((1 / 8, 1 / 8))
+    torch.manual_seed(0)
+    network = OperatorModel([FLOW], {"flow": frame}, architecture=architecture, width=12, **SETTINGS[architecture])
+    torch.nn.init.normal_(network.head.outer["p"])
+    given = torch.zeros(2, 1, *shape, 1), torch.randn(2, *shape, 1), {}, grid
+    out = network("flow", *given)
+    assert out.shape == (2, *shape, 1)
+    turned = Frame(Grid(grid.positions[::-1], grid.extent[::-1]), FLOW.boundary, patch[::-1])
+    both = OperatorModel([FLOW, replace(FLOW, name="turned")], {"flow": frame, "turned": turned}, width=12)
+    assert not set(both.stem.inputs["flow"]) & set(both.stem.inputs["turned"])
 
 
 def test_a_sample_of_twice_the_size_is_scaled_by_its_own_rms(architecture: str) -> None:
@@ -211,7 +238,7 @@ def test_components_of_a_vector_share_their_scale() -> None:
 
 def test_a_silent_unit_leaves_no_denormal_numbers() -> None:
     """A CPU computes those many times slower: a training in which units fall silent would become slow."""
-    frame = Frame(Grid.cell_centred((16,)), Boundary.all("periodic", 1), 1)
+    frame = Frame(Grid.cell_centred((16,)), Boundary.all("periodic", 1), (1,))
     spectral = Spectral([frame], width=4, modes=4)
     block, bases = spectral.block(), spectral.tables(frame, lambda table: table.float())
     with torch.no_grad():

@@ -22,20 +22,21 @@ from ups.models.interpolation import apply_along, axis_matrix
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A task's own grid: the one its model was trained on, its boundary, and how many points a latent cell holds."""
+    """A task's own grid: the one its model was trained on, its boundary, and a latent cell's points along each axis."""
 
     grid: Grid
     boundary: Boundary
-    patch: int
+    patch: tuple[int, ...]
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        return tuple(n // self.patch for n in self.grid.shape)
+        return tuple(n // points for n, points in zip(self.grid.shape, self.patch, strict=True))
 
     @property
     def latent(self) -> Grid:
         """The middles of the latent cells."""
-        return Grid(tuple(p.reshape(-1, self.patch).mean(1) for p in self.grid.positions), self.grid.extent)
+        axes = zip(self.grid.positions, self.patch, strict=True)
+        return Grid(tuple(p.reshape(-1, points).mean(1) for p, points in axes), self.grid.extent)
 
     def modes(self, most: int) -> tuple[int, ...]:
         """Modes kept along each axis: `most`, or what the latent points resolve."""
@@ -49,10 +50,10 @@ class Frame:
         )
 
     def __post_init__(self) -> None:
-        for axis, n in enumerate(self.grid.shape):
-            if n % self.patch:
+        for axis, (n, points) in enumerate(zip(self.grid.shape, self.patch, strict=True)):
+            if n % points:
                 raise UserError(
-                    f"{n} points along {AXES[axis]} do not divide into latent cells of {self.patch}; change them, "
+                    f"{n} points along {AXES[axis]} do not divide into latent cells of {points}; change them, "
                     "or the task's latent_spacing so that a whole number of points fits into it"
                 )
 

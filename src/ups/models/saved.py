@@ -39,8 +39,8 @@ class Learned:
 
     @property
     def frame(self) -> Frame:
-        """The latent cell holds as many points as make up the task's latent spacing, at most 8."""
-        patch = min(8, max(1, round(self.spec.latent_spacing / self.grid.spacing[0])))
+        """Along each axis the latent cell holds as many points as make up the task's latent spacing, at most 8."""
+        patch = tuple(min(8, max(1, round(self.spec.latent_spacing / spacing))) for spacing in self.grid.spacing)
         return Frame(self.grid, self.spec.boundary, patch)
 
     def brought(

@@ -33,14 +33,14 @@ ARCHITECTURES = {"spectral": Spectral, "pdet_stack": PdetStack}
 they look up for a frame."""
 
 
-def patchify(values: Float[Tensor, "B *space C"], patch: int) -> Float[Tensor, "B *latent CP"]:
-    """Gather the patch^dim points of every latent cell into channels."""
-    if patch == 1:
+def patchify(values: Float[Tensor, "B *space C"], patch: tuple[int, ...]) -> Float[Tensor, "B *latent CP"]:
+    """Gather the points of every latent cell into channels."""
+    if math.prod(patch) == 1:
         return values
     dimension = values.dim() - 2
     split = " ".join(f"(n{i} p{i})" for i in range(dimension))
     cells, parts = (" ".join(f"{s}{i}" for i in range(dimension)) for s in "np")
-    return rearrange(values, f"b {split} c -> b {cells} (c {parts})", **{f"p{i}": patch for i in range(dimension)})
+    return rearrange(values, f"b {split} c -> b {cells} (c {parts})", **{f"p{i}": n for i, n in enumerate(patch)})
 
 
 class Stem(nn.Module):
@@ -54,19 +54,22 @@ class Stem(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
         self.inputs: dict[str, list[str]] = {}
         for name, task in tasks.items():
-            cells = frames[name].patch ** task.dimension
+            patch = frames[name].patch
+            cells = math.prod(patch)
+            # Rows belong to places in the cell: cells of other proportions have others.
+            shape = str(cells) if len(set(patch)) == 1 else "x".join(map(str, patch))
             walls = 2 * sum(not wraps for wraps in task.boundary.periodic)
             fields = [(f"field_{c}", task.history) for c in task.channel_names]
             fields += [(f"static_{s}", 1) for s in task.static] + ([("wall", walls)] if walls else [])
             self.inputs[name] = []
             for field, lags in fields:
-                key = f"{field}_{lags}x{cells}"
+                key = f"{field}_{lags}x{shape}"
                 self.inputs[name].append(key)
                 if key not in self.rows:
                     self.rows[key] = nn.Parameter(torch.randn(lags * cells, width) / math.sqrt(len(fields) * cells))
 
     def forward(
-        self, task: str, values: Float[Tensor, "B *space C"], walls: Float[Tensor, "*space W"], patch: int
+        self, task: str, values: Float[Tensor, "B *space C"], walls: Float[Tensor, "*space W"], patch: tuple[int, ...]
     ) -> Float[Tensor, "B *latent D"]:
         keys = self.inputs[task]
         domain = self.bias
@@ -112,8 +115,8 @@ class Head(nn.Module):
         self, task: str, x: Float[Tensor, "B *latent D"], local: Float[Tensor, "B *space I"], geometry: Geometry
     ) -> Float[Tensor, "B *space C"]:
         features = self.inner(x)
-        if geometry.frame.patch > 1:
-            for axis, matrix in enumerate(geometry.decode):
+        for axis, (matrix, points) in enumerate(zip(geometry.decode, geometry.frame.patch, strict=True)):
+            if points > 1:
                 features = apply_along(matrix, features, axis)
         out = self._values(task, features, geometry.offsets, local)
         out = out if geometry.wall_factor is None else out * geometry.wall_factor
