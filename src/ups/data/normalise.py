@@ -30,6 +30,10 @@ class Normaliser:
             scales.append((scale.std if log else scale.rms) or 1.0)
         return like.new_tensor(offsets), like.new_tensor(scales)
 
+    def units(self) -> Float[Tensor, " C"]:
+        """What a difference of one is, in a channel's own units or in its logarithm."""
+        return self._columns(torch.zeros((), dtype=torch.float64))[1]
+
     def _logarithmic(self, like: Tensor) -> Tensor | None:
         """Which channels are; None where none is, known without asking the device."""
         flags = [c.transform == "log" for c in self.spec.channels]

@@ -99,9 +99,11 @@ class ModelSpec:
         specs = [learned.spec for learned in self.tasks]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            units = None
             if self.architecture in ARCHITECTURES:
                 frames = {t.spec.name: t.frame for t in self.tasks}
                 network = OperatorModel(specs, frames, architecture=self.architecture, **self.settings)
+                units = {t.spec.name: t.normaliser.units() for t in self.tasks if not t.spec.steady}
             elif self.architecture == "fno":
                 network = FNO(specs[0], **self.settings)
             elif self.architecture == "unet":
@@ -112,7 +114,7 @@ class ModelSpec:
         scales: dict[str, tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]] = {
             t.spec.name: t.normaliser.step_scales() for t in self.tasks if not t.spec.steady
         }
-        return Propagator(network, specs, scales)
+        return Propagator(network, specs, scales, units)
 
     def to_dict(self) -> dict[str, Any]:
         return {

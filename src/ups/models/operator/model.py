@@ -3,7 +3,8 @@
     increment = head( operator( stem(history, static fields), conditions ) )
 
 The head's last layer starts at zero, so the untrained model predicts no change at all. Where the equation conserves a
-channel's mean, the increment has none, so a rollout keeps it to round-off. First and last layers are tables
+channel's mean, the increment has none, so a rollout keeps it to round-off (of a channel learned in logarithms, the
+propagator keeps it). First and last layers are tables
 of rows indexed by field name: a new field adds rows and leaves the others as they are.
 """
 
@@ -98,6 +99,7 @@ class Head(nn.Module):
         self.outer = nn.ParameterDict()
         self.inputs: dict[str, list[str]] = {}
         self.outputs: dict[str, list[str]] = {}
+        self.conserving: dict[str, bool] = {}
         for name, task in tasks.items():
             self.inputs[name] = [f"field_{c}" for c in task.channel_names] + [f"static_{s}" for s in task.static]
             self.outputs[name] = list(task.channel_names)
@@ -107,8 +109,10 @@ class Head(nn.Module):
             for key in self.outputs[name]:
                 if key not in self.outer:
                     self.outer[key] = nn.Parameter(torch.zeros(hidden, 1))
-            conserved = {invariant.channel for invariant in task.invariants}
-            mask = torch.tensor([float(channel in conserved) for channel in task.channel_names])
+            invariant = {invariant.channel for invariant in task.invariants}
+            conserved = [c.name in invariant and c.transform == "identity" for c in task.channels]
+            self.conserving[name] = any(conserved)
+            mask = torch.tensor(conserved, dtype=torch.get_default_dtype())
             self.register_buffer(f"conserved_{name}", mask, persistent=False)
 
     def forward(
@@ -120,7 +124,7 @@ class Head(nn.Module):
                 features = apply_along(matrix, features, axis)
         out = self._values(task, features, geometry.offsets, local)
         out = out if geometry.wall_factor is None else out * geometry.wall_factor
-        return out - self._drift(task, out) if self.tasks[task].invariants else out
+        return out - self._drift(task, out) if self.conserving[task] else out
 
     def _values(
         self,
