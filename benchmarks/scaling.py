@@ -115,9 +115,9 @@ class Known(Grid):
         return SPACING
 
 
-FRAME = Frame(Known(PROBLEM.grid.positions, PROBLEM.grid.extent), PROBLEM.boundary, PATCH)
+FRAME = Frame(Known(PROBLEM.grid.positions, PROBLEM.grid.extent), PROBLEM.boundary, (PATCH,) * PROBLEM.grid.dimension)
 SPECTRAL = Spectral([FRAME], width=1, modes=MODES)
-TABLES = Geometry.build(FRAME, PROBLEM.grid, SPECTRAL.tables, CPU, torch.float32)
+TABLES = Geometry.build(FRAME, SPECTRAL.tables, CPU, torch.float32)
 
 
 class Network(OperatorModel):

@@ -329,7 +329,7 @@ def test_a_task_defined_in_yaml_needs_no_change_of_the_package(burgers_file: Pat
     metrics = json.loads((tmp_path / "runs" / "own" / "metrics.json").read_text())
     assert list(metrics["tasks"]) == ["shock_tube"]
     learned = load(tmp_path / "runs" / "own", "cpu").tasks["shock_tube"]
-    assert learned.spec.dt == pytest.approx(0.05) and learned.frame.patch == 1
+    assert learned.spec.dt == pytest.approx(0.05) and learned.frame.patch == (1,)
     with pytest.raises(UserError, match="task 'shock_tube' is not registered"):
         registered("shock_tube")
     other = defining_config(burgers_file, ", dt: 0.05, latent_spacing: 0.03125", channel="speed")

@@ -104,14 +104,25 @@ def test_grid_points_give_what_the_grid_gives(small: Simulator) -> None:
     assert torch.allclose(points, whole, rtol=0, atol=1e-12)
 
 
-def test_a_finer_start_is_stepped_on_the_trained_grid_and_decoded_on_its_own(small: Simulator) -> None:
-    fine = torch.randn(16, 1, dtype=torch.float64)
-    coarse = fine.view(8, 2, 1).mean(1)  # what eight cells make of it
+def test_a_finer_start_is_stepped_on_the_trained_grid_and_read_on_its_own(small: Simulator) -> None:
     points = Grid.cell_centred((16,)).points()
+    fine, coarse = (torch.sin(2 * torch.pi * p + 1) for p in (points, Grid.cell_centred((8,)).points()))
     by_fine = small.rollout(fine, times=[0.0, 0.1, 0.3], conditions={"beta": 0.4})
     by_coarse = small.rollout(coarse, times=[0.0, 0.1, 0.3], conditions={"beta": 0.4}, at=points)
     assert torch.allclose(by_fine.values[0], fine, rtol=0, atol=1e-12)
     assert torch.allclose(by_fine.values[1:], by_coarse.values[1:], rtol=0, atol=1e-12)
+
+
+def test_a_solution_has_the_prescribed_values_on_walls(small: Simulator) -> None:
+    walls = torch.tensor([[0.0, 0.3], [1.0, 0.7], [0.5, 0.0], [0.2, 1.0]], dtype=torch.float64)
+    solved = small.rollout(conditions={"a": torch.rand(4, 4)}, at=walls).values
+    assert torch.allclose(solved, torch.zeros(1, 4, 1, dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+def test_a_start_on_another_domain_is_refused(small: Simulator) -> None:
+    elsewhere = Grid.cell_centred((8,), ((0.0, 2.0),))
+    with pytest.raises(UserError, match=r"spans .* trained on"):
+        small.rollout(torch.randn(8), steps=1, conditions={"beta": 0.4}, grid=elsewhere)
 
 
 def test_a_time_between_steps_is_interpolated_and_said_to_be(small: Simulator) -> None:

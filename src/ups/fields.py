@@ -295,9 +295,11 @@ class TaskSpec:
     def channel_names(self) -> tuple[str, ...]:
         return tuple(channel.name for channel in self.channels)
 
-    def patch(self, grid: Grid) -> int:
-        """Points along an axis that share a latent: as many as make up the latent spacing on this grid, at most 8."""
-        return 1 if self.latent_spacing is None else min(8, max(1, round(self.latent_spacing / grid.spacing[0])))
+    def patch(self, grid: Grid) -> tuple[int, ...]:
+        """Points along each axis that share a latent: as many as make up the latent spacing on this grid, at most 8."""
+        if self.latent_spacing is None:
+            return (1,) * grid.dimension
+        return tuple(min(8, max(1, round(self.latent_spacing / spacing))) for spacing in grid.spacing)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,7 @@ from torch import Tensor
 from ups.distributed import checkpoint
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
-from ups.models.geometry import moved
-from ups.models.interpolation import axis_matrix, interpolate
+from ups.models.interpolation import axis_matrix
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.rollout.captured import stepper
@@ -119,22 +118,18 @@ class Simulator:
         grid = grid or _grid_like(learned.grid, frames.shape[2:-1])
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
-        query = _query(at, grid, frames.device)
+        target = _query(at, grid) if at is not None else grid
         static, parameters = self._conditions(learned, given, frames, grid)
         if learned.spec.steady:
             if steps is not None or times is not None:
                 raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
-            zero = torch.zeros_like(frames)
-            if query is None:
-                state = stepper(self.model, name, zero, static, parameters, None, grid)(zero)
-            else:
-                state = self.model(name, zero, static, parameters, None, grid, query)
+            zero, static = learned.brought(torch.zeros_like(frames), static, grid)
+            state = stepper(self.model, name, zero, static, parameters, None, learned.grid)(zero)
+            state = learned.reader(target, state)(state)
             values, when = learned.normaliser.physical(state)[:, None], torch.zeros(1, dtype=torch.float64)
         else:
             dt, when = self._schedule(learned, steps, times, dt, notes)
-            values = self._advance(learned, frames, static, parameters, grid, query, dt, when)
-            if at is None:
-                values = values.reshape(*values.shape[:2], *grid.shape, values.shape[-1])
+            values = self._advance(learned, frames, static, parameters, grid, target, dt, when)
         finite = torch.isfinite(values.detach()).transpose(0, 1).flatten(1).all(1)
         if (broken := int((~finite).sum())) > 0:
             notes.append(f"{broken} of {len(when)} frames have NaN or infinite values; start nearer to trained data")
@@ -148,34 +143,26 @@ class Simulator:
         static: Float[Tensor, "B *space S"],
         parameters: Mapping[str, Tensor],
         grid: Grid,
-        query: Tensor | None,
+        target: Grid | Tensor,
         dt: float,
         when: Float[Tensor, " T"],
     ) -> Float[Tensor, "B T *points C"]:
         """States at the steps around every wanted time, then a cubic in time, exact on the steps themselves.
 
-        The model steps on the grid it was trained on; a start on another one is brought there, and every state is
-        decoded at the points of the other: errors of an untrained spacing would add up step by step.
+        The model steps on the grid it was trained on, the only one it is right on: a start on another one is brought
+        there, and every state is interpolated to the points asked for.
         """
-        name, normaliser, periodic = learned.spec.name, learned.normaliser, learned.spec.boundary.periodic
+        name, normaliser = learned.spec.name, learned.normaliser
         frames = normaliser.normalise(frames)
-        start = frames[:, -1] if query is None else interpolate(frames[:, -1], grid, periodic, query, 3)
-        if not grid.same_as(learned.grid):
-            if query is None:
-                query, start = grid.points().to(start.device), start.flatten(1, -2)
-            lags = frames.flatten(0, 1)
-            frames = moved(lags, grid, learned.grid, periodic).unflatten(0, frames.shape[:2])
-            static = moved(static, grid, learned.grid, periodic)
-            grid = learned.grid
+        start, read = learned.reader(target, frames, grid)(frames[:, -1]), learned.reader(target, frames)
+        frames, static = learned.brought(frames, static, grid)
         on_steps = bool(((when / dt - (when / dt).round()).abs() < 1e-6).all())
         last = int(torch.ceil(when[-1] / dt - 1e-6)) + (0 if on_steps else 1)
         history = start_history(frames, learned.spec.history)
         lead = history.new_full((len(history),), dt)
         shown = [normaliser.physical(start)]
-        for state in roll_out(self.model, name, history, static, parameters, lead, grid, last):
-            seen = state if query is None else self.model(name, history, static, parameters, lead, grid, query)
-            shown.append(normaliser.physical(seen))
-            history = torch.cat([history[:, 1:], state[:, None]], 1)
+        for state in roll_out(self.model, name, history, static, parameters, lead, learned.grid, last):
+            shown.append(normaliser.physical(read(state)))
         stacked = torch.stack(shown, 1)
         if on_steps:
             return stacked[:, (when / dt).round().long()]
@@ -348,10 +335,8 @@ def _grid_like(own: Grid, shape: Sequence[int]) -> Grid:
     return Grid(positions, own.extent)
 
 
-def _query(at: Tensor | np.ndarray | None, grid: Grid, device: torch.device) -> Tensor | None:
-    if at is None:
-        return None
-    points = torch.as_tensor(at).double()
+def _query(at: Tensor | np.ndarray, grid: Grid) -> Float[Tensor, "P dim"]:
+    points = torch.as_tensor(at).double().cpu()
     if points.dim() == 1 and grid.dimension == 1:
         points = points[:, None]
     if points.dim() != 2 or points.shape[-1] != grid.dimension:
@@ -364,7 +349,7 @@ def _query(at: Tensor | np.ndarray | None, grid: Grid, device: torch.device) -> 
                 f"point {first} has {AXES[axis]} = {float(points[first, axis]):g}, outside the domain "
                 f"[{lower:g}, {upper:g}]; ask for points inside it"
             )
-    return points.to(device)
+    return points
 
 
 def _span(values: Tensor) -> str:

@@ -68,7 +68,7 @@ def test_many_tasks_are_compiled_within_the_limit(monkeypatch: pytest.MonkeyPatc
         for i in range(4)
     ]
     grid = Grid.cell_centred((8,))
-    frames = {t.name: Frame(grid, boundary, 1 + number // 2) for number, t in enumerate(tasks)}
+    frames = {t.name: Frame(grid, boundary, (1 + number // 2,)) for number, t in enumerate(tasks)}
     network = OperatorModel(tasks, frames, width=4, depth=1, modes=2)
     scales = {t.name: (torch.tensor([0.1, 0.2]), torch.tensor([[0.5], [0.9]])) for t in tasks}
     model = Propagator(network, tasks, scales)

@@ -1,18 +1,22 @@
-"""The operator model: persistence before training, shifts, walls, any points, any resolution; every architecture."""
+"""The operator model: persistence before training, shifts, walls, conditions; every architecture."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from ups.data.statistics import Scale, Statistics
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, Side, TaskSpec
 from ups.models.conditions import Modulation
-from ups.models.geometry import Frame, resampling
+from ups.models.geometry import Frame, averaged, resampling
 from ups.models.operator.model import OperatorModel
 from ups.models.operator.spectral import Spectral
 from ups.models.propagator import Propagator
+from ups.models.saved import Learned
 
 PERIODIC, WALLS = Boundary.all("periodic", 1), Boundary.all("value", 2, (0.0,))
 WAVES = TaskSpec("waves", 1, (Channel("u"),), PERIODIC, 1 / 16, parameters=("beta",), dt=0.1)
@@ -28,9 +32,9 @@ TANK = TaskSpec(
 )
 TASKS = (WAVES, FLOW, TANK)
 FRAMES = {
-    "waves": Frame(Grid.cell_centred((32,)), WAVES.boundary, 2),
-    "flow": Frame(Grid.cell_centred((16, 16)), FLOW.boundary, 2),
-    "tank": Frame(Grid.cell_centred((16, 16)), TANK.boundary, 2),
+    "waves": Frame(Grid.cell_centred((32,)), WAVES.boundary, (2,)),
+    "flow": Frame(Grid.cell_centred((16, 16)), FLOW.boundary, (2, 2)),
+    "tank": Frame(Grid.cell_centred((16, 16)), TANK.boundary, (2, 2)),
 }
 SCALES = {
     "waves": (torch.tensor([0.1, 0.2]), torch.tensor([[0.5], [0.9]])),
@@ -78,13 +82,6 @@ def test_the_untrained_model_is_persistence(task: TaskSpec, architecture: str) -
     assert torch.equal(model(trained=False, architecture=architecture)(**given), given["history"][:, -1])
 
 
-def test_the_untrained_model_interpolates_at_points_and_nothing_more(architecture: str) -> None:
-    given = inputs(WAVES)
-    points = given["grid"].points()[[3, 10]]
-    at_points = model(trained=False, architecture=architecture)(**given, query=points)
-    assert torch.allclose(at_points, given["history"][:, -1][:, [3, 10]], rtol=0, atol=1e-13)
-
-
 @pytest.mark.parametrize(
     ("architecture", "settings"),
     # 8 is every mode of 16 latent points: then there are no neighbours
@@ -110,29 +107,6 @@ def test_x_and_y_have_weights_of_their_own(architecture: str) -> None:
     step, given = model(trained=True, architecture=architecture), inputs(FLOW)
     turned = given | {"static": given["static"].transpose(1, 2)}
     assert not torch.allclose(step(**turned), step(**given).transpose(1, 2), rtol=0, atol=1e-3)
-
-
-@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.name)
-def test_points_on_the_grid_give_what_the_whole_grid_gives(task: TaskSpec, architecture: str) -> None:
-    step, given = model(trained=True, architecture=architecture), inputs(task)
-    whole = step(**given)
-    points = step(**given, query=given["grid"].points())
-    assert torch.allclose(points, whole.flatten(1, -2), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.name)
-def test_values_between_grid_points_are_continuous(task: TaskSpec, architecture: str) -> None:
-    step, given = model(trained=True, architecture=architecture), inputs(task)
-    points = torch.rand(20, task.dimension, dtype=torch.float64) * 0.9 + 0.05
-    near = step(**given, query=points + 1e-7)
-    assert torch.allclose(step(**given, query=points), near, rtol=0, atol=1e-3)
-
-
-def test_a_solution_vanishes_on_walls_of_prescribed_zero(architecture: str) -> None:
-    step, given = model(trained=True, architecture=architecture), inputs(FLOW)
-    zero = given | {"history": torch.zeros_like(given["history"])}
-    walls = torch.tensor([[0.0, 0.3], [1.0, 0.7], [0.5, 0.0], [0.2, 1.0]], dtype=torch.float64)
-    assert torch.equal(step(**zero, query=walls), torch.zeros(3, 4, 1, dtype=torch.float64))
 
 
 def test_neighbours_are_heard_where_modes_are_cut_or_walls_are() -> None:
@@ -162,26 +136,6 @@ def test_each_block_is_modulated_by_its_own_numbers() -> None:
         assert torch.allclose(numbers, conditions @ weight + bias, atol=1e-6)
 
 
-def test_a_finer_input_of_the_same_cells_gives_the_same_latents(architecture: str) -> None:
-    """Averaging block-constant fields gives the coarse field back, so values at the same points agree."""
-    step, given = model(trained=True, architecture=architecture), inputs(FLOW)
-    fine = inputs(FLOW, shape=(32, 32))
-    fine["history"] = torch.zeros(3, 1, 32, 32, 1, dtype=torch.float64)
-    given["history"] = torch.zeros_like(given["history"])
-    given["static"] = torch.ones_like(given["static"])
-    fine["static"] = torch.ones_like(fine["static"])
-    points = torch.rand(9, 2, dtype=torch.float64)
-    assert torch.allclose(step(**fine, query=points), step(**given, query=points), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("points", [16, 48])
-def test_a_grid_never_trained_on_is_stepped_on_its_own_points(architecture: str, points: int) -> None:
-    step, given = model(trained=True, architecture=architecture), inputs(WAVES, shape=(points,))
-    out = step(**given)
-    assert out.shape == (3, points, 1) and torch.isfinite(out).all()
-    assert not torch.allclose(out, given["history"][:, -1], atol=1e-3)
-
-
 def test_every_parameter_is_moved_by_the_tasks_together(architecture: str) -> None:
     step = model(trained=True, architecture=architecture)
     torch.stack([step(**inputs(task)).square().mean() for task in TASKS]).sum().backward()
@@ -206,15 +160,50 @@ def test_nodes_are_averaged_over_their_own_cells() -> None:
     assert torch.allclose(matrix.sum(1), torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-14)
 
 
-def test_another_domain_is_refused() -> None:
-    given = inputs(WAVES) | {"grid": Grid.cell_centred((32,), ((0.0, 2.0),))}
-    with pytest.raises(UserError, match=r"spans .* trained on"):
+@pytest.mark.parametrize(
+    "grid", [Grid.cell_centred((64,)), Grid.nodal((32,)), Grid.cell_centred((32,), ((0.0, 2.0),))], ids=str
+)
+def test_any_grid_but_the_trained_one_is_refused(grid: Grid) -> None:
+    given = inputs(WAVES, shape=grid.shape) | {"grid": grid}
+    with pytest.raises(UserError, match=r"fields are on .* task 'waves' was trained on \(32,\)"):
         model(trained=False)(**given)
+
+
+def test_coefficients_stay_in_their_range_on_every_grid() -> None:
+    torch.manual_seed(0)
+    coefficient = (torch.rand(1, 12, 12, 1) > 0.5).double()
+    for shape in ((7, 9), (12, 12), (20, 24)):
+        for target in (Grid.cell_centred(shape), Grid.nodal(shape)):
+            there = averaged(coefficient, Grid.cell_centred((12, 12)), target, (True, False))
+            assert float(there.min()) >= 0 and float(there.max()) <= 1 + 1e-12
 
 
 def test_points_that_do_not_fill_patches_are_refused() -> None:
     with pytest.raises(UserError, match="do not divide into latent cells of 4"):
-        Frame(Grid.cell_centred((30,)), PERIODIC, 4)
+        Frame(Grid.cell_centred((30,)), PERIODIC, (4,))
+
+
+@pytest.mark.parametrize(
+    ("shape", "extent", "patch"),
+    [((32, 16), ((0.0, 1.0), (0.0, 1.0)), (4, 2)), ((16, 16), ((0.0, 1.0), (0.0, 0.5)), (2, 4))],
+    ids=["more points along x", "shorter along y"],
+)
+def test_latent_cells_are_as_long_as_the_task_says_along_every_axis(
+    shape: tuple[int, int], extent: tuple, patch: tuple[int, int], architecture: str
+) -> None:
+    grid = Grid.cell_centred(shape, extent)
+    statistics = Statistics("flow", 1, None, (), {"p": Scale(0.1, 0.1, 0.2)}, {"a": Scale(0.5, 0.4, 0.6)})
+    frame = Learned(FLOW, grid, statistics, {}, ()).frame
+    assert frame.patch == patch and frame.latent.spacing == pytest.approx((1 / 8, 1 / 8))
+    torch.manual_seed(0)
+    network = OperatorModel([FLOW], {"flow": frame}, architecture=architecture, width=12, **SETTINGS[architecture])
+    torch.nn.init.normal_(network.head.outer["p"])
+    given = torch.zeros(2, 1, *shape, 1), torch.randn(2, *shape, 1), {}, grid
+    out = network("flow", *given)
+    assert out.shape == (2, *shape, 1)
+    turned = Frame(Grid(grid.positions[::-1], grid.extent[::-1]), FLOW.boundary, patch[::-1])
+    both = OperatorModel([FLOW, replace(FLOW, name="turned")], {"flow": frame, "turned": turned}, width=12)
+    assert not set(both.stem.inputs["flow"]) & set(both.stem.inputs["turned"])
 
 
 def test_a_sample_of_twice_the_size_is_scaled_by_its_own_rms(architecture: str) -> None:
@@ -249,7 +238,7 @@ def test_components_of_a_vector_share_their_scale() -> None:
 
 def test_a_silent_unit_leaves_no_denormal_numbers() -> None:
     """A CPU computes those many times slower: a training in which units fall silent would become slow."""
-    frame = Frame(Grid.cell_centred((16,)), Boundary.all("periodic", 1), 1)
+    frame = Frame(Grid.cell_centred((16,)), Boundary.all("periodic", 1), (1,))
     spectral = Spectral([frame], width=4, modes=4)
     block, bases = spectral.block(), spectral.tables(frame, lambda table: table.float())
     with torch.no_grad():

@@ -39,7 +39,7 @@ def awake(width: int, heads: int) -> PdetBlock:
 
 def test_attention_is_the_textbooks_with_pairs_turned_as_complex_numbers() -> None:
     """Term by term in complex numbers: (q̂_a + i q̂_b) e^{iθ}, logits Re(q conj k) / √d, softmax, mean of v."""
-    frame = Frame(Grid.cell_centred((6, 4)), TANK, 1)
+    frame = Frame(Grid.cell_centred((6, 4)), TANK, (1, 1))
     block, turn = awake(12, 2), rotation(frame, 12, 2)
     h = torch.randn(2, 24, 12, dtype=torch.float64)
     points = frame.grid.points()
@@ -73,10 +73,10 @@ def test_a_periodic_axis_turns_by_whole_waves_and_a_bounded_one_by_length() -> N
 def test_positions_are_lengths_not_numbers_of_points() -> None:
     """Cells of the same middles turn alike, however many points they hold; uneven ones by their own distances."""
     boundary = Boundary.all("flux", 1)
-    plain = Frame(Grid.cell_centred((8,)), boundary, 1)
-    finer = Frame(Grid.cell_centred((16,)), boundary, 2)
-    moved = Frame(Grid.cell_centred((8,), ((5.0, 6.0),)), boundary, 1)
-    uneven = Frame(Grid((plain.grid.positions[0] ** 2,), plain.grid.extent), boundary, 1)
+    plain = Frame(Grid.cell_centred((8,)), boundary, (1,))
+    finer = Frame(Grid.cell_centred((16,)), boundary, (2,))
+    moved = Frame(Grid.cell_centred((8,), ((5.0, 6.0),)), boundary, (1,))
+    uneven = Frame(Grid((plain.grid.positions[0] ** 2,), plain.grid.extent), boundary, (1,))
     own = rotation(plain, 8, 1).cos
     assert torch.allclose(rotation(finer, 8, 1).cos, own, rtol=0, atol=1e-14)
     assert torch.allclose(rotation(moved, 8, 1).cos, own, rtol=0, atol=1e-13)
@@ -86,7 +86,7 @@ def test_positions_are_lengths_not_numbers_of_points() -> None:
 
 @pytest.mark.parametrize(("width", "heads"), [(12, 5), (12, 4), (6, 2)])
 def test_heads_that_do_not_fit_are_refused(width: int, heads: int) -> None:
-    frame = Frame(Grid.cell_centred((8, 8)), TANK, 1)
+    frame = Frame(Grid.cell_centred((8, 8)), TANK, (1, 1))
     with pytest.raises(UserError, match="even number of channels, at least 4"):
         PdetStack([frame], width=width, heads=heads)
 
@@ -95,7 +95,7 @@ def test_each_architecture_is_given_its_own_settings_only() -> None:
     assert "heads" not in OperatorConfig().settings() and OperatorConfig().settings()["modes"] == 32
     given = OperatorConfig(architecture="pdet_stack", width=256).settings()
     assert "modes" not in given and "architecture" not in given
-    frame = Frame(Grid.cell_centred((8,)), Boundary.all("periodic", 1), 1)
+    frame = Frame(Grid.cell_centred((8,)), Boundary.all("periodic", 1), (1,))
     assert PdetStack([frame], width=256).heads == 4
 
 

@@ -62,14 +62,6 @@ def test_a_periodic_unet_commutes_with_shifts_by_its_coarsest_cell() -> None:
     assert not torch.allclose(moved, still, atol=1e-3)
 
 
-def test_points_on_the_grid_give_what_the_whole_grid_gives() -> None:
-    torch.manual_seed(0)
-    network = UNet(FLOW, (16, 16), width=8)
-    torch.nn.init.normal_(network.last.weight)
-    inputs = given(FLOW, 16)
-    assert torch.allclose(network(*inputs, query=inputs[-1].points()), network(*inputs).flatten(1, 2), atol=1e-5)
-
-
 @pytest.mark.parametrize(("points", "levels"), [(32, 4), (12, 3), (10, 2), (9, 1)])
 def test_a_grid_that_cannot_be_halved_three_times_has_fewer_levels(points: int, levels: int) -> None:
     network = UNet(WAVES, (points,), width=8)

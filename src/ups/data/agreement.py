@@ -30,8 +30,7 @@ def settled(spec: TaskSpec, header: Header, defined: bool) -> TaskSpec:
             f"task {spec.name!r} is defined with the sides {_words(told)}, its data have {_words(found)}; "
             "correct boundary"
         )
-    patch = spec.patch(header.grid)
-    for axis, n in enumerate(header.grid.shape):
+    for axis, (n, patch) in enumerate(zip(header.grid.shape, spec.patch(header.grid), strict=True)):
         if n % patch:
             raise UserError(
                 f"task {spec.name!r}: the {n} points along {AXES[axis]} do not divide into latent cells of {patch}; "

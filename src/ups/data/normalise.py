@@ -30,6 +30,10 @@ class Normaliser:
             scales.append((scale.std if log else scale.rms) or 1.0)
         return like.new_tensor(offsets), like.new_tensor(scales)
 
+    def units(self) -> Float[Tensor, " C"]:
+        """What a difference of one is, in a channel's own units or in its logarithm."""
+        return self._columns(torch.zeros((), dtype=torch.float64))[1]
+
     def _logarithmic(self, like: Tensor) -> Tensor | None:
         """Which channels are; None where none is, known without asking the device."""
         flags = [c.transform == "log" for c in self.spec.channels]
@@ -67,6 +71,17 @@ class Normaliser:
             parameters={name: batch.parameters[name] for name in self.spec.parameters},
             static=dict(zip(self.spec.static, static, strict=True)),
         )
+
+    def walls(self) -> dict[tuple[int, int], Float[Tensor, " C"]]:
+        """What is prescribed on walls, by axis and side (0 lower, 1 upper), normalised; NaN where a channel is free."""
+        walls, count = {}, len(self.spec.channels)
+        for axis, pair in enumerate(self.spec.boundary.sides):
+            for side, wall in enumerate(pair):
+                if wall.kind == "value":
+                    given = wall.value or (0.0,) * count
+                    values = [*given, *[torch.nan] * count][:count]
+                    walls[axis, side] = self.normalise(torch.tensor(values, dtype=torch.float64))
+        return walls
 
     def step_scales(self) -> tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]:
         """Lead times of the strides and the rms of normalised change over each, per channel."""

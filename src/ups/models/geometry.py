@@ -1,8 +1,7 @@
-"""Where a task's latent points lie, and the tables that follow from it.
+"""Where a task's latent points lie, the tables that follow from it, and how fields on other grids are brought there.
 
-The latent spacing belongs to the task: an input on another grid is brought to the task's own points first (a finer one
-averaged over cells, a coarser one interpolated), so the operator always meets the spacing it was trained on. Tables
-depend on positions alone, are made in float64 once per grid and kept by the model's `Geometries`.
+A model is right on the grid it was trained on and on no other. Tables depend on positions alone, are made in float64
+once per task and kept by the model.
 """
 
 from __future__ import annotations
@@ -23,20 +22,21 @@ from ups.models.interpolation import apply_along, axis_matrix
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A task's own grid: the one its model was trained on, its boundary, and how many points a latent cell holds."""
+    """A task's own grid: the one its model was trained on, its boundary, and a latent cell's points along each axis."""
 
     grid: Grid
     boundary: Boundary
-    patch: int
+    patch: tuple[int, ...]
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        return tuple(n // self.patch for n in self.grid.shape)
+        return tuple(n // points for n, points in zip(self.grid.shape, self.patch, strict=True))
 
     @property
     def latent(self) -> Grid:
         """The middles of the latent cells."""
-        return Grid(tuple(p.reshape(-1, self.patch).mean(1) for p in self.grid.positions), self.grid.extent)
+        axes = zip(self.grid.positions, self.patch, strict=True)
+        return Grid(tuple(p.reshape(-1, points).mean(1) for p, points in axes), self.grid.extent)
 
     def modes(self, most: int) -> tuple[int, ...]:
         """Modes kept along each axis: `most`, or what the latent points resolve."""
@@ -50,44 +50,37 @@ class Frame:
         )
 
     def __post_init__(self) -> None:
-        for axis, n in enumerate(self.grid.shape):
-            if n % self.patch:
+        for axis, (n, points) in enumerate(zip(self.grid.shape, self.patch, strict=True)):
+            if n % points:
                 raise UserError(
-                    f"{n} points along {AXES[axis]} do not divide into latent cells of {self.patch}; change them, "
+                    f"{n} points along {AXES[axis]} do not divide into latent cells of {points}; change them, "
                     "or the task's latent_spacing so that a whole number of points fits into it"
                 )
 
 
 def resampling(
-    source: Float[Tensor, " n"],
-    target: Float[Tensor, " m"],
-    extent: tuple[float, float],
-    periodic: bool,
-    order: int = 1,
+    source: Float[Tensor, " n"], target: Float[Tensor, " m"], extent: tuple[float, float], periodic: bool
 ) -> Float[Tensor, "m n"]:
-    """Bring an axis to other positions: overlap averages where the source is finer, interpolation elsewhere."""
-    if len(source) <= len(target):
-        return axis_matrix(source, extent, periodic, target, order)
-    length = extent[1] - extent[0]
-    wide = cell_widths(target, extent, periodic)
-    narrow = cell_widths(source, extent, periodic)
-    images = (-length, 0.0, length) if periodic else (0.0,)
-    left_t, left_s = _left_edges(target, extent, periodic), _left_edges(source, extent, periodic)
-    overlap = torch.zeros(len(target), len(source), dtype=target.dtype)
-    for shift in images:
-        low = torch.maximum(left_t[:, None], left_s[None] + shift)
-        high = torch.minimum((left_t + wide)[:, None], (left_s + narrow)[None] + shift)
-        overlap += (high - low).clamp_min(0)
-    return overlap / wide[:, None]
+    """Bring an axis to other positions by linear interpolation there, or, of a finer axis, at as many places of each
+    cell as it has more points, and averaged. No value leaves the range: towards walls the outermost is repeated.
+    """
+    parts = -(-len(source) // len(target))
+    places = target[:, None]
+    if parts > 1:
+        shares = (torch.arange(parts, dtype=target.dtype) + 0.5) / parts
+        widths = cell_widths(target, extent, periodic)[:, None]
+        places = _left_edges(target, extent, periodic)[:, None] + widths * shares
+    if not periodic:
+        places = places.clamp(float(source[0]), float(source[-1]))
+    return axis_matrix(source, extent, periodic, places.flatten(), 1).unflatten(0, (-1, parts)).mean(1)
 
 
-def moved(
-    values: Float[Tensor, "B *space C"], source: Grid, target: Grid, periodic: Sequence[bool]
-) -> Float[Tensor, "B *target C"]:
-    """Fields on another grid: averaged where theirs is finer, by cubics where it is coarser."""
+def averaged(
+    values: Float[Tensor, "B *space S"], source: Grid, target: Grid, periodic: Sequence[bool]
+) -> Float[Tensor, "B *target S"]:
+    """Static fields on another grid: they may jump, and a coefficient must not leave its range."""
     for axis, wraps in enumerate(periodic):
-        span = source.extent[axis]
-        matrix = resampling(source.positions[axis], target.positions[axis], span, wraps, 3)
+        matrix = resampling(source.positions[axis], target.positions[axis], source.extent[axis], wraps)
         values = apply_along(matrix.to(values), values, axis)
     return values
 
@@ -105,56 +98,41 @@ Tables = Callable[[Frame, Callable[[Tensor], Tensor]], Any]
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Tables for one frame and one input grid; `tables` are those that the architecture's blocks look up."""
+    """Tables for one frame; `tables` are those that the architecture's blocks look up."""
 
     frame: Frame
-    latent: Grid
     tables: Any
-    resample: tuple[Tensor, ...] | None
     decode: tuple[Tensor, ...]
     offsets: Tensor
     walls: Tensor
     wall_factor: Tensor | None
 
     @classmethod
-    def build(cls, frame: Frame, grid: Grid, tables: Tables, device: torch.device, dtype: torch.dtype) -> Geometry:
-        if grid.extent != frame.grid.extent:
-            raise UserError(f"the grid spans {grid.extent}, but the task was trained on {frame.grid.extent}")
+    def build(cls, frame: Frame, tables: Tables, device: torch.device, dtype: torch.dtype) -> Geometry:
         own, latent, periodic = frame.grid, frame.latent, frame.boundary.periodic
 
         def put(t: Tensor) -> Tensor:
             return t.to(device=device, dtype=dtype)
 
+        factor = wall_factor(frame.boundary, own)
         return cls(
             frame=frame,
-            latent=latent,
             tables=tables(frame, put),
-            resample=None
-            if grid.same_as(own)
-            else tuple(
-                put(resampling(s, t, span, wraps))
-                for s, t, span, wraps in zip(grid.positions, own.positions, own.extent, periodic, strict=True)
-            ),
             decode=tuple(
                 put(axis_matrix(p, span, wraps, q, 1))
-                for p, span, wraps, q in zip(latent.positions, latent.extent, periodic, grid.positions, strict=True)
+                for p, span, wraps, q in zip(latent.positions, latent.extent, periodic, own.positions, strict=True)
             ),
-            offsets=put(cell_offsets(latent, grid.points())).reshape(*grid.shape, -1),
+            offsets=put(cell_offsets(latent, own)),
             walls=put(wall_distances(own, frame.boundary)),
-            wall_factor=_placed(wall_factor(frame.boundary, own.extent, grid.points()), grid, put),
+            wall_factor=None if factor is None else put(factor),
         )
 
 
-def _placed(factor: Tensor | None, grid: Grid, put: Any) -> Tensor | None:
-    return None if factor is None else put(factor).reshape(*grid.shape, 1)
-
-
-def cell_offsets(latent: Grid, query: Float[Tensor, "P dim"]) -> Float[Tensor, "P features"]:
-    """Fourier features of the position within a latent cell; all zero on a latent point."""
-    columns = []
-    for axis in range(latent.dimension):
-        positions = latent.positions[axis].to(query)
-        phase = 2 * torch.pi * (query[:, axis] - positions[0]) / latent.spacing[axis]
+def cell_offsets(latent: Grid, grid: Grid) -> Float[Tensor, "*space features"]:
+    """Fourier features of each point's position within its latent cell; all zero on a latent point."""
+    coordinates, columns = torch.meshgrid(*grid.positions, indexing="ij"), []
+    for axis, x in enumerate(coordinates):
+        phase = 2 * torch.pi * (x - latent.positions[axis][0]) / latent.spacing[axis]
         for k in (1, 2):
             columns += [torch.sin(k * phase), torch.cos(k * phase) - 1]
     return torch.stack(columns, -1)
@@ -171,14 +149,13 @@ def wall_distances(grid: Grid, boundary: Boundary) -> Float[Tensor, "*space wall
     return torch.stack(columns, -1) if columns else torch.zeros(*grid.shape, 0, dtype=torch.float64)
 
 
-def wall_factor(
-    boundary: Boundary, extent: tuple[tuple[float, float], ...], query: Float[Tensor, "P dim"]
-) -> Float[Tensor, " P"] | None:
+def wall_factor(boundary: Boundary, grid: Grid) -> Float[Tensor, "*space one"] | None:
     """Vanishes on walls with a prescribed value, so that an increment never moves the boundary value."""
     factor: Tensor | None = None
-    for axis, (lower, upper) in enumerate(boundary.sides):
-        s = (query[:, axis] - extent[axis][0]) / (extent[axis][1] - extent[axis][0])
+    coordinates = torch.meshgrid(*grid.positions, indexing="ij")
+    for x, span, (lower, upper) in zip(coordinates, grid.extent, boundary.sides, strict=True):
+        s = (x - span[0]) / (span[1] - span[0])
         for side, distance in ((lower, s), (upper, 1 - s)):
             if side.kind == "value":
                 factor = 2 * distance if factor is None else factor * 2 * distance
-    return factor
+    return None if factor is None else factor[..., None]

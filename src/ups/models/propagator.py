@@ -1,10 +1,13 @@
 """One step of a learned simulator, in normalised units.
 
-    û(t + Δ, p) = u(t, p) + r · s(Δ) · network( u/r, static fields, conditions, p )
+    û(t + Δ) = u(t) + r · s(Δ) · network( u/r, static fields, conditions )
 
 r is the sample's own rms (so the network sees fields of size one whatever the amplitude; log r is a condition) and s(Δ)
 the task's rms of change over a lead time Δ, from the strides 1, 2, 4, 8 … by interpolation in log Δ. A steady problem
 starts from u = 0 with r = s = 1. The network's last layer starts at zero: the untrained propagator is persistence.
+
+A channel learned in logarithms, u = ln ρ / unit, whose mean ρ the equation conserves, is moved by one constant more:
+ln( mean ρ(t) / mean ρ(t + Δ) ) / unit.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ups.fields import Grid, TaskSpec
-from ups.models.interpolation import interpolate
 
 SMALLEST_SCALE = 1e-3
 """Samples weaker than this share of the task's rms are not scaled up further: round-off is not physics."""
@@ -83,14 +85,26 @@ class Propagator(nn.Module):
         network: nn.Module,
         tasks: Sequence[TaskSpec],
         step_scales: Mapping[str, tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]],
+        units: Mapping[str, Float[Tensor, " C"]] | None = None,
     ) -> None:
-        """`step_scales[task]` = lead times Δ_j and the rms of normalised change over them, per channel."""
+        """`step_scales[task]` = lead times Δ_j and the rms of normalised change over them, per channel.
+
+        `units[task]`: those of the normalised channels (`Normaliser.units`), where conserved means are to be kept.
+        """
         super().__init__()
         self.network = network
         self.tasks = {task.name: task for task in tasks}
         for task in tasks:
             if not task.steady:
                 self.add_module(f"scales_{task.name}", Scales(task, *step_scales[task.name]))
+        self.conserving: set[str] = set()
+        for name, unit in (units or {}).items():
+            invariant = {invariant.channel for invariant in self.tasks[name].invariants}
+            conserved = [c.name in invariant and c.transform == "log" for c in self.tasks[name].channels]
+            if any(conserved):
+                self.conserving.add(name)
+                self.register_buffer(f"unit_{name}", unit, persistent=False)
+                self.register_buffer(f"conserved_{name}", torch.tensor(conserved), persistent=False)
 
     @staticmethod
     def rms(history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B one *ones C"]:
@@ -105,21 +119,27 @@ class Propagator(nn.Module):
         parameters: Mapping[str, Float[Tensor, " B"]],
         lead: Float[Tensor, " B"] | None,
         grid: Grid,
-        query: Float[Tensor, "P dim"] | None = None,
-    ) -> Tensor:
-        """The field one lead time later, on the grid (B, *space, C) or at `query` (B, P, C)."""
+    ) -> Float[Tensor, "B *space C"]:
+        """The field one lead time later."""
         spec = self.tasks[task]
         conditions = {f"parameter_{name}": parameters[name] for name in spec.parameters}
         last = history[:, -1]
-        if query is not None:
-            last = interpolate(last, grid, spec.boundary.periodic, query, 3)
         if spec.steady:
-            return last + self.network(task, history, static, conditions, grid, query)
+            return last + self.network(task, history, static, conditions, grid)
         assert lead is not None, "a transient task needs a lead time"
         scale, step = self.get_submodule(f"scales_{task}")(history, lead)
         conditions["lead"] = lead
         conditions |= {f"rms_{c}": scale[:, i] for i, c in enumerate(spec.channel_names)}
         batch, channels = scale.shape  # not len(): an exported program would take it for a constant
         wide = (batch, *(1,) * (history.dim() - 3), channels)
-        increment = self.network(task, history / scale.view(batch, 1, *wide[1:]), static, conditions, grid, query)
-        return last + step.view(wide if query is None else (batch, 1, channels)) * increment
+        increment = self.network(task, history / scale.view(batch, 1, *wide[1:]), static, conditions, grid)
+        state = last + step.view(wide) * increment
+        return self._with_means(task, state, last) if task in self.conserving else state
+
+    def _with_means(
+        self, task: str, state: Float[Tensor, "B *space C"], last: Float[Tensor, "B *space C"]
+    ) -> Float[Tensor, "B *space C"]:
+        """Logarithms moved so that the means of what they are of are those of `last`."""
+        unit, space = self.get_buffer(f"unit_{task}").to(state), tuple(range(1, state.dim() - 1))
+        before, after = (torch.logsumexp(unit * values, space, keepdim=True) for values in (last, state))
+        return torch.where(self.get_buffer(f"conserved_{task}"), state + (before - after) / unit, state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.models.baselines.fno import FNO
 from ups.models.baselines.unet import UNet
-from ups.models.geometry import Frame
+from ups.models.geometry import Frame, averaged
+from ups.models.interpolation import bringing_matrix, reader
 from ups.models.operator.model import ARCHITECTURES, OperatorModel
 from ups.models.propagator import Propagator
 
@@ -39,6 +40,24 @@ class Learned:
     @property
     def frame(self) -> Frame:
         return Frame(self.grid, self.spec.boundary, self.spec.patch(self.grid))
+
+    def brought(
+        self, frames: Float[Tensor, "B H *space C"], static: Float[Tensor, "B *space S"], grid: Grid
+    ) -> tuple[Float[Tensor, "B H *own C"], Float[Tensor, "B *own S"]]:
+        """Normalised fields from any grid of the domain to the task's own."""
+        if grid.same_as(self.grid):
+            return frames, static
+        if grid.extent != self.grid.extent:
+            raise UserError(f"the grid spans {grid.extent}, but the task was trained on {self.grid.extent}")
+        periodic, walls = self.spec.boundary.periodic, self.normaliser.walls()
+        lags = reader(grid, periodic, self.grid, walls, frames, bringing_matrix)(frames.flatten(0, 1))
+        return lags.unflatten(0, frames.shape[:2]), averaged(static, grid, self.grid, periodic)
+
+    def reader(
+        self, target: Grid | Float[Tensor, "P dim"], like: Tensor, source: Grid | None = None
+    ) -> Callable[[Float[Tensor, "B *own C"]], Tensor]:
+        """What gives normalised states of the task's own grid, or of `source`, on a grid or at points."""
+        return reader(source or self.grid, self.spec.boundary.periodic, target, self.normaliser.walls(), like)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -78,9 +97,11 @@ class ModelSpec:
         specs = [learned.spec for learned in self.tasks]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            units = None
             if self.architecture in ARCHITECTURES:
                 frames = {t.spec.name: t.frame for t in self.tasks}
                 network = OperatorModel(specs, frames, architecture=self.architecture, **self.settings)
+                units = {t.spec.name: t.normaliser.units() for t in self.tasks if not t.spec.steady}
             elif self.architecture == "fno":
                 network = FNO(specs[0], **self.settings)
             elif self.architecture == "unet":
@@ -91,7 +112,7 @@ class ModelSpec:
         scales: dict[str, tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]] = {
             t.spec.name: t.normaliser.step_scales() for t in self.tasks if not t.spec.steady
         }
-        return Propagator(network, specs, scales)
+        return Propagator(network, specs, scales, units)
 
     def to_dict(self) -> dict[str, Any]:
         return {

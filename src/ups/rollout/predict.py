@@ -1,5 +1,6 @@
 """What is predicted from what: one step from every frame, a rollout from the first, a steady solve from nothing.
 
+Trajectories on another grid than the task's own are brought there, and predictions are interpolated back.
 On a GPU the model's steps are replayed as CUDA graphs (`captured`), unless `capture` is false.
 """
 
@@ -32,10 +33,10 @@ def rollout(model: Propagator, learned: Learned, batch: Batch, capture: bool = T
     """Frames 1 … T−1 of every trajectory, predicted from frame 0 alone; physical units."""
     parts = []
     for inputs, static, parameters, lead in _chunks(model, learned, batch):
-        history = start_history(inputs[:, :1], learned.spec.history)
+        history, read = start_history(inputs[:, :1], learned.spec.history), learned.reader(batch.grid, inputs)
         steps = batch.values.shape[1] - 1
-        states = roll_out(model, learned.spec.name, history, static, parameters, lead, batch.grid, steps, capture)
-        parts.append(learned.normaliser.physical(torch.stack(list(states), 1)).cpu())
+        states = roll_out(model, learned.spec.name, history, static, parameters, lead, learned.grid, steps, capture)
+        parts.append(learned.normaliser.physical(torch.stack([read(state) for state in states], 1)).cpu())
     return torch.cat(parts)
 
 
@@ -48,8 +49,9 @@ def one_step(model: Propagator, learned: Learned, batch: Batch, capture: bool = 
             start_history(inputs[:, max(0, t - learned.spec.history) : t], learned.spec.history)
             for t in range(1, inputs.shape[1])
         ]
-        step = stepper(model, learned.spec.name, before[0], static, parameters, lead, batch.grid, capture)
-        frames = [step(history) for history in before]
+        step = stepper(model, learned.spec.name, before[0], static, parameters, lead, learned.grid, capture)
+        read = learned.reader(batch.grid, inputs)
+        frames = [read(step(history)) for history in before]
         parts.append(learned.normaliser.physical(torch.stack(frames, 1)).cpu())
     return torch.cat(parts)
 
@@ -60,7 +62,8 @@ def steady(model: Propagator, learned: Learned, batch: Batch, capture: bool = Tr
     parts = []
     for inputs, static, parameters, _ in _chunks(model, learned, batch):
         zero = torch.zeros_like(inputs[:, :1])
-        state = stepper(model, learned.spec.name, zero, static, parameters, None, batch.grid, capture)(zero)
+        state = stepper(model, learned.spec.name, zero, static, parameters, None, learned.grid, capture)(zero)
+        state = learned.reader(batch.grid, state)(state)
         parts.append(learned.normaliser.physical(state[:, None]).cpu())
     return torch.cat(parts)
 
@@ -68,7 +71,7 @@ def steady(model: Propagator, learned: Learned, batch: Batch, capture: bool = Tr
 def _chunks(
     model: Propagator, learned: Learned, batch: Batch
 ) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor], Tensor]]:
-    """Normalised inputs, a few trajectories at a time, where the model is."""
+    """Normalised inputs on the task's own grid, a few trajectories at a time, where the model is."""
     weight = next(model.parameters())
     normaliser = learned.normaliser
     for lo in range(0, len(batch), CHUNK):
@@ -78,7 +81,7 @@ def _chunks(
         parameters = {n: batch.parameters[n][part].to(weight) for n in learned.spec.parameters}
         times = batch.times[part]
         lead = (times[:, 1] - times[:, 0]).to(weight) if times.shape[1] > 1 else times[:, 0].to(weight)
-        yield values, static, parameters, lead
+        yield *learned.brought(values, static, batch.grid), parameters, lead
 
 
 def on_grid(values: Float[Tensor, "N *space C"], source: Grid, target: Grid, periodic: tuple[bool, ...]) -> Tensor:

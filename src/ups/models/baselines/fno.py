@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from ups.fields import Grid, TaskSpec
 from ups.models.baselines.inputs import Inputs
-from ups.models.interpolation import interpolate
 from ups.models.operator.spectral import turning
 
 
@@ -106,8 +105,7 @@ class FNO(nn.Module):
         static: Float[Tensor, "B *space S"],
         conditions: Mapping[str, Float[Tensor, " B"]],
         grid: Grid,
-        query: Float[Tensor, "P dim"] | None = None,
-    ) -> Tensor:
+    ) -> Float[Tensor, "B *space C"]:
         spec, space = self.task, grid.shape
         x = pointwise(self.lift, self.inputs(history, static, conditions, grid))
         # A share of the length, not a number of points: the padded domain must be the same on every grid.
@@ -117,5 +115,4 @@ class FNO(nn.Module):
             x = block(x if i == 0 else F.gelu(x))
         for axis, n in enumerate(space):
             x = x.narrow(axis + 2, 0, n)
-        out = pointwise(self.outer, F.gelu(pointwise(self.inner, x))).movedim(1, -1)
-        return out if query is None else interpolate(out, grid, spec.boundary.periodic, query, 3)
+        return pointwise(self.outer, F.gelu(pointwise(self.inner, x))).movedim(1, -1)

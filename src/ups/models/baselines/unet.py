@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Grid, TaskSpec
 from ups.models.baselines.inputs import Inputs
-from ups.models.interpolation import interpolate
 
 
 def padded(x: Float[Tensor, "B C *space"], boundary: Boundary) -> Float[Tensor, "B C *wider"]:
@@ -80,8 +79,7 @@ class UNet(nn.Module):
         static: Float[Tensor, "B *space S"],
         conditions: Mapping[str, Float[Tensor, " B"]],
         grid: Grid,
-        query: Float[Tensor, "P dim"] | None = None,
-    ) -> Tensor:
+    ) -> Float[Tensor, "B *space C"]:
         for axis, n in enumerate(grid.shape):
             if n % self.cell:
                 raise UserError(
@@ -95,5 +93,4 @@ class UNet(nn.Module):
             x = down(self.pool(x, 2))
         for rise, up in zip(reversed(self.rise), reversed(self.up), strict=True):
             x = up(torch.cat([skipped.pop(), rise(x)], 1))
-        out = self.last(x).movedim(1, -1)
-        return out if query is None else interpolate(out, grid, self.task.boundary.periodic, query, 3)
+        return self.last(x).movedim(1, -1)

@@ -1,9 +1,10 @@
-"""The operator model: stem, operator, any-point head, in scaled units.
+"""The operator model: stem, operator, head, in scaled units, on the grid a task was trained on.
 
-    increment(p) = head( operator( stem(history, static fields), conditions ), p )
+    increment = head( operator( stem(history, static fields), conditions ) )
 
 The head's last layer starts at zero, so the untrained model predicts no change at all. Where the equation conserves a
-channel's mean, the increment has none, so a rollout keeps it to round-off. First and last layers are tables
+channel's mean, the increment has none, so a rollout keeps it to round-off (of a channel learned in logarithms, the
+propagator keeps it). First and last layers are tables
 of rows indexed by field name: a new field adds rows and leaves the others as they are.
 """
 
@@ -20,10 +21,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.models.conditions import ConditionEmbedding, Modulation
-from ups.models.geometry import Frame, Geometry, cell_offsets, wall_factor
-from ups.models.interpolation import apply_along, interpolate
+from ups.models.geometry import Frame, Geometry
+from ups.models.interpolation import apply_along
 from ups.models.operator.pdet_stack import PdetStack
 from ups.models.operator.spectral import Spectral
 
@@ -32,14 +34,14 @@ ARCHITECTURES = {"spectral": Spectral, "pdet_stack": PdetStack}
 they look up for a frame."""
 
 
-def patchify(values: Float[Tensor, "B *space C"], patch: int) -> Float[Tensor, "B *latent CP"]:
-    """Gather the patch^dim points of every latent cell into channels."""
-    if patch == 1:
+def patchify(values: Float[Tensor, "B *space C"], patch: tuple[int, ...]) -> Float[Tensor, "B *latent CP"]:
+    """Gather the points of every latent cell into channels."""
+    if math.prod(patch) == 1:
         return values
     dimension = values.dim() - 2
     split = " ".join(f"(n{i} p{i})" for i in range(dimension))
     cells, parts = (" ".join(f"{s}{i}" for i in range(dimension)) for s in "np")
-    return rearrange(values, f"b {split} c -> b {cells} (c {parts})", **{f"p{i}": patch for i in range(dimension)})
+    return rearrange(values, f"b {split} c -> b {cells} (c {parts})", **{f"p{i}": n for i, n in enumerate(patch)})
 
 
 class Stem(nn.Module):
@@ -53,19 +55,22 @@ class Stem(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
         self.inputs: dict[str, list[str]] = {}
         for name, task in tasks.items():
-            cells = frames[name].patch ** task.dimension
+            patch = frames[name].patch
+            cells = math.prod(patch)
+            # Rows belong to places in the cell: cells of other proportions have others.
+            shape = str(cells) if len(set(patch)) == 1 else "x".join(map(str, patch))
             walls = 2 * sum(not wraps for wraps in task.boundary.periodic)
             fields = [(f"field_{c}", task.history) for c in task.channel_names]
             fields += [(f"static_{s}", 1) for s in task.static] + ([("wall", walls)] if walls else [])
             self.inputs[name] = []
             for field, lags in fields:
-                key = f"{field}_{lags}x{cells}"
+                key = f"{field}_{lags}x{shape}"
                 self.inputs[name].append(key)
                 if key not in self.rows:
                     self.rows[key] = nn.Parameter(torch.randn(lags * cells, width) / math.sqrt(len(fields) * cells))
 
     def forward(
-        self, task: str, values: Float[Tensor, "B *space C"], walls: Float[Tensor, "*space W"], patch: int
+        self, task: str, values: Float[Tensor, "B *space C"], walls: Float[Tensor, "*space W"], patch: tuple[int, ...]
     ) -> Float[Tensor, "B *latent D"]:
         keys = self.inputs[task]
         domain = self.bias
@@ -76,7 +81,7 @@ class Stem(nn.Module):
 
 
 class Head(nn.Module):
-    """Latents → increments at any point: interpolated features, the place in the cell, the input fields at that point.
+    """Latents → increments at the points: interpolated features, the place in the cell, the input fields at that point.
 
     Where the equation conserves a channel's mean, the increment on the whole grid has none.
     """
@@ -94,6 +99,7 @@ class Head(nn.Module):
         self.outer = nn.ParameterDict()
         self.inputs: dict[str, list[str]] = {}
         self.outputs: dict[str, list[str]] = {}
+        self.conserving: dict[str, bool] = {}
         for name, task in tasks.items():
             self.inputs[name] = [f"field_{c}" for c in task.channel_names] + [f"static_{s}" for s in task.static]
             self.outputs[name] = list(task.channel_names)
@@ -103,43 +109,22 @@ class Head(nn.Module):
             for key in self.outputs[name]:
                 if key not in self.outer:
                     self.outer[key] = nn.Parameter(torch.zeros(hidden, 1))
-            conserved = {invariant.channel for invariant in task.invariants}
-            mask = torch.tensor([float(channel in conserved) for channel in task.channel_names])
+            invariant = {invariant.channel for invariant in task.invariants}
+            conserved = [c.name in invariant and c.transform == "identity" for c in task.channels]
+            self.conserving[name] = any(conserved)
+            mask = torch.tensor(conserved, dtype=torch.get_default_dtype())
             self.register_buffer(f"conserved_{name}", mask, persistent=False)
 
     def forward(
         self, task: str, x: Float[Tensor, "B *latent D"], local: Float[Tensor, "B *space I"], geometry: Geometry
     ) -> Float[Tensor, "B *space C"]:
-        """On the whole grid."""
-        whole = self._whole(task, self.inner(x), local, geometry)
-        return whole - self._drift(task, whole) if self.tasks[task].invariants else whole
-
-    def at(
-        self,
-        query: Float[Tensor, "P dim"],
-        task: str,
-        x: Float[Tensor, "B *latent D"],
-        local: Float[Tensor, "B *space I"],
-        geometry: Geometry,
-        grid: Grid,
-    ) -> Float[Tensor, "B P C"]:
-        """At `query` points."""
-        boundary, features = self.tasks[task].boundary, self.inner(x)
-        inside = interpolate(features, geometry.latent, boundary.periodic, query, 1)
-        near = interpolate(local, grid, boundary.periodic, query, 3)
-        out = self._values(task, inside, cell_offsets(geometry.latent, query).to(inside), near)
-        factor = wall_factor(boundary, grid.extent, query)
-        out = out if factor is None else out * factor.to(out)[:, None]
-        if self.tasks[task].invariants:
-            out = out - self._drift(task, self._whole(task, features, local, geometry)).flatten(1, -2)
-        return out
-
-    def _whole(self, task: str, features: Tensor, local: Tensor, geometry: Geometry) -> Float[Tensor, "B *space C"]:
-        if geometry.frame.patch > 1 or geometry.resample is not None:
-            for axis, matrix in enumerate(geometry.decode):
+        features = self.inner(x)
+        for axis, (matrix, points) in enumerate(zip(geometry.decode, geometry.frame.patch, strict=True)):
+            if points > 1:
                 features = apply_along(matrix, features, axis)
         out = self._values(task, features, geometry.offsets, local)
-        return out if geometry.wall_factor is None else out * geometry.wall_factor
+        out = out if geometry.wall_factor is None else out * geometry.wall_factor
+        return out - self._drift(task, out) if self.conserving[task] else out
 
     def _values(
         self,
@@ -192,12 +177,16 @@ class OperatorModel(nn.Module):
         self._fixed: dict[tuple, Mapping[str, Float[Tensor, ""]]] = {}
 
     def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
-        """Tables for this grid, made on first use. Positions are few numbers: their values are the key."""
-        key = (task, grid.extent, tuple(tuple(p.tolist()) for p in grid.positions), like.device, like.dtype)
+        """The task's tables, made on first use; fields on any other grid are refused."""
+        frame, key = self.frames[task], (task, like.device, like.dtype)
+        if grid is not frame.grid and not grid.same_as(frame.grid):
+            raise UserError(
+                f"the fields are on {grid.shape} points of {grid.extent}, but task {task!r} was trained on "
+                f"{frame.grid.shape} points of {frame.grid.extent}; bring them there (`Simulator.rollout` does)"
+            )
         if key not in self._geometries:
-            tables = self.architecture.tables
             with _kept():
-                self._geometries[key] = Geometry.build(self.frames[task], grid, tables, like.device, like.dtype)
+                self._geometries[key] = Geometry.build(frame, self.architecture.tables, like.device, like.dtype)
         return self._geometries[key]
 
     def fixed(self, task: str, like: Tensor) -> Mapping[str, Float[Tensor, ""]]:
@@ -216,23 +205,17 @@ class OperatorModel(nn.Module):
         static: Float[Tensor, "B *space S"],
         conditions: Mapping[str, Float[Tensor, " B"]],
         grid: Grid,
-        query: Float[Tensor, "P dim"] | None = None,
-    ) -> Tensor:
-        """Increments on the whole grid (B, *space, C), or at `query` points (B, P, C)."""
+    ) -> Float[Tensor, "B *space C"]:
+        """Increments on the task's own grid."""
         geometry = self.geometry(task, grid, history)
         lags = rearrange(history, "b h ... c -> b ... (c h)")
         fields = torch.cat([lags, static], -1)
-        for axis, matrix in enumerate(geometry.resample or ()):
-            fields = apply_along(matrix, fields, axis)
         fixed = {name: value.expand(history.shape[0]) for name, value in self.fixed(task, history).items()}
         modulation = self.modulation(self.conditions({**conditions, **fixed}))
         x = self.stem(task, fields, geometry.walls, geometry.frame.patch)
         for block, numbers in zip(self.blocks, modulation, strict=True):
             x = block(x, numbers, geometry.tables)
-        local = torch.cat([history[:, -1], static], -1)
-        if query is None:
-            return self.head(task, x, local, geometry)
-        return self.head.at(query, task, x, local, geometry, grid)
+        return self.head(task, x, torch.cat([history[:, -1], static], -1), geometry)
 
 
 def _kept() -> AbstractContextManager[Any]:
