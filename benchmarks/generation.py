@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.data.chunks import Chunks
+from ups.data.generate.chunks import Chunks
 from ups.equations import Burgers, DiffusionReaction, Equation, RandomWaves
-from ups.equations.finite_volume import stable_step
+from ups.equations.schemes.finite_volume import stable_step
 
 BURGERS = Burgers(points=1024, nu=0.001, frames=201)
 WORKERS = 2
@@ -165,7 +165,7 @@ def _in_numpy(u: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
 
 
 def _rate(u: np.ndarray, dx: float, viscosity: float) -> np.ndarray:
-    """The scheme of `ups.equations.finite_volume` as one writes it in NumPy."""
+    """The scheme of `ups.equations.schemes.finite_volume` as one writes it in NumPy."""
     wide = np.concatenate((u[-2:], u, u[:2]))
     jump = wide[1:] - wide[:-1]
     before, after = jump[:-1], jump[1:]

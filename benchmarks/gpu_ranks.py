@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from ups.distributed import checkpoint
-from ups.distributed.breadcrumb import crumbs_of
+from ups import checkpoint
+from ups.distributed.faults.heartbeat import crumbs_of
 from ups.track.jsonl import read_events
 
 LIMIT = 90

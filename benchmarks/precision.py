@@ -35,7 +35,7 @@ from ups.bench.tasks import Model, chosen
 from ups.bench.trained import Trained
 from ups.config.schema import RuntimeConfig
 from ups.distributed.parallel import blocks
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.metrics import nrmse
 from ups.metrics.bootstrap import central, draws
 from ups.models.propagator import Propagator

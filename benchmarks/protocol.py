@@ -29,14 +29,14 @@ from torch.nn.parallel import DistributedDataParallel
 from ups.config.schema import DataConfig, MakeConfig, RuntimeConfig, TaskConfig, TrainingConfig
 from ups.data.sources import open_source
 from ups.distributed import vote as voting
-from ups.distributed.breadcrumb import Breadcrumb
-from ups.distributed.runtime import Runtime
+from ups.distributed.faults.heartbeat import Breadcrumb
+from ups.distributed.runtime.start import Runtime
 from ups.models.saved import ModelSpec
 from ups.track.tracker import Silent
 from ups.training.data import Prepared, prepare
 from ups.training.ema import EMA
 from ups.training.losses import relative_l2
-from ups.training.optim import build_optimiser, learning_rate
+from ups.training.optimisers import build_optimiser, learning_rate
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 

@@ -36,9 +36,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ups.config.schema import RuntimeConfig, TrainingConfig
-from ups.distributed.breadcrumb import Breadcrumb
+from ups.distributed.faults.heartbeat import Breadcrumb
 from ups.distributed.parallel import local, parallelise
-from ups.distributed.runtime import Ranks, Runtime
+from ups.distributed.runtime.start import Ranks, Runtime
 from ups.equations import Darcy
 from ups.fields import Batch, Grid
 from ups.models.geometry import Frame, Geometry
@@ -46,7 +46,7 @@ from ups.models.operator.model import OperatorModel
 from ups.models.operator.spectral import Spectral
 from ups.models.propagator import Propagator
 from ups.training.ema import EMA
-from ups.training.optim import build_optimiser
+from ups.training.optimisers import build_optimiser
 from ups.training.stages.operator import OperatorStage
 from ups.training.step import MicroBatch, Step
 

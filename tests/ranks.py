@@ -27,7 +27,7 @@ _context.set_forkserver_preload(  # shapes before ups, whose signatures it has c
         "torch.distributed.tensor",
         "torch.distributed.fsdp",
         "ups.training.trainer",
-        "ups.distributed.agent",
+        "ups.distributed.launch.agent",
     ]
 )
 # Where the server, which does not take over sys.path, finds shapes.

@@ -13,9 +13,9 @@ from torch.distributed.tensor import DTensor
 
 from ups.config.schema import RuntimeConfig, TrainingConfig
 from ups.data.draws import Draws
-from ups.data.normalise import Normaliser
-from ups.data.statistics import statistics
-from ups.distributed.runtime import Runtime
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.statistics import statistics
+from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection, Darcy, Equation
 from ups.fields import Batch, Header
 from ups.models.propagator import Propagator

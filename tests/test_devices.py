@@ -15,9 +15,9 @@ import small
 import torch
 
 from ups.config.schema import RuntimeConfig
-from ups.data.normalise import Normaliser
-from ups.data.statistics import statistics
-from ups.distributed.runtime import Runtime
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.statistics import statistics
+from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection, DiffusionReaction, Equation
 from ups.equations.named import EQUATIONS, named_equation
 from ups.models.saved import Learned, ModelSpec

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ups.data import inspect as inspect_module
-from ups.data.generate import generate
+from ups.data.generate.make import generate
 from ups.data.inspect import describe, inspect_dataset
 from ups.data.open import open_dataset
 from ups.equations import Advection

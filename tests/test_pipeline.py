@@ -20,7 +20,7 @@ from small import SMALLER
 
 from ups import pipeline
 from ups.data.tasks import task as registered
-from ups.distributed.run_directory import begun
+from ups.distributed.launch.run_directory import begun
 from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, UserError
 from ups.metrics import register_metric, registry

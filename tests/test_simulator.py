@@ -12,7 +12,7 @@ import torch
 
 import ups
 from ups.cli.simulate import simulate_file
-from ups.data.statistics import Scale, Statistics
+from ups.data.prepare.statistics import Scale, Statistics
 from ups.equations import Advection
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Conditions, Grid, TaskSpec, Trajectory

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ups.data.generate import generate as generate
+    from ups.data.generate.make import generate as generate
     from ups.data.open import open_dataset as open_dataset
     from ups.data.tasks import register as register
     from ups.simulator import Simulator as Simulator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "Simulator": "ups.simulator",
-    "generate": "ups.data.generate",
+    "generate": "ups.data.generate.make",
     "load": "ups.simulator",
     "open_dataset": "ups.data.open",
     "register": "ups.data.tasks",

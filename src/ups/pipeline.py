@@ -18,18 +18,19 @@ from typing import Any
 
 import numpy as np
 
+from ups import checkpoint
 from ups.config.load import config_hash, load_config
 from ups.config.schema import RunConfig
 from ups.data.inputs import check_inputs
-from ups.data.known import remembered
+from ups.data.prepare.cached import remembered
 from ups.data.sampler import check_ranks
 from ups.data.sources import Source, check_source, open_source
-from ups.distributed import checkpoint, crash
-from ups.distributed.breadcrumb import Breadcrumb
-from ups.distributed.launch import refuse_launchers, train_on_ranks
-from ups.distributed.outcome import Outcome, decide, forget, supervised
-from ups.distributed.run_directory import begun, check_same, claimed_run, config_of
-from ups.distributed.runtime import Ranks, Runtime
+from ups.distributed.faults import crash
+from ups.distributed.faults.heartbeat import Breadcrumb
+from ups.distributed.launch.local import refuse_launchers, train_on_ranks
+from ups.distributed.launch.outcome import Outcome, decide, forget, supervised
+from ups.distributed.launch.run_directory import begun, check_same, claimed_run, config_of
+from ups.distributed.runtime.start import Ranks, Runtime
 from ups.durable import write
 from ups.errors import GaveUp, Stopped, UserError
 from ups.evaluation.evaluate import Evaluation

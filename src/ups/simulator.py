@@ -22,14 +22,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.distributed import checkpoint
+from ups import checkpoint
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.interpolation import axis_matrix
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.rollout.captured import stepper
-from ups.rollout.roll_out import roll_out, start_history
+from ups.rollout.unroll import roll_out, start_history
 
 FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""

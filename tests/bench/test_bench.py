@@ -28,7 +28,7 @@ from ups.bench.tables import markdown, speedups, target
 from ups.bench.tasks import TASKS
 from ups.bench.trained import Trained
 from ups.config.schema import RuntimeConfig
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.equations import DiffusionReaction
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid

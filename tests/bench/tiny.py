@@ -11,7 +11,7 @@ from ups.bench.contestants import Setting
 from ups.bench.data import prepare
 from ups.bench.tasks import TASKS, Model, Task
 from ups.config.schema import RuntimeConfig
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection
 
 TINY = Model("spectral", {"width": 8, "depth": 1, "modes": 4, "head": 8, "conditions": 8}, 1e-3)

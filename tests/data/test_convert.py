@@ -11,9 +11,9 @@ import torch
 
 from ups.data import convert as convert_module
 from ups.data.convert import convert, layout_for
-from ups.data.description import to_json
-from ups.data.generate import generate
-from ups.data.layouts import LAYOUTS, named_layout
+from ups.data.formats.description import to_json
+from ups.data.formats.layouts import LAYOUTS, named_layout
+from ups.data.generate.make import generate
 from ups.data.open import open_dataset
 from ups.equations import Advection
 from ups.errors import UserError

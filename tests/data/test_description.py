@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data.description import from_json, to_json
-from ups.data.generate import generate
-from ups.data.layouts import named_layout
+from ups.data.formats.description import from_json, to_json
+from ups.data.formats.layouts import named_layout
+from ups.data.formats.pdebench.tensor import TensorFile, TensorWriter
+from ups.data.generate.make import generate
 from ups.data.open import open_dataset
-from ups.data.pdebench.tensor import TensorFile, TensorWriter
 from ups.equations import Advection, Darcy
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid, Header, Side

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data.chunks import Chunks
-from ups.data.generate import data_key, generate
+from ups.data.formats.pdebench.tensor import TensorFile
+from ups.data.generate.chunks import Chunks
+from ups.data.generate.make import data_key, generate
 from ups.data.open import open_dataset
-from ups.data.pdebench.tensor import TensorFile
 from ups.equations import Advection, Burgers, Darcy
 from ups.errors import UserError
 
@@ -157,7 +157,7 @@ def test_the_same_data_are_kept_and_other_data_never_overwritten(tmp_path):
 def test_a_file_made_on_a_gpu_serves_a_cpu_and_the_other_way_round(tmp_path, monkeypatch):
     path = generate(ADVECTION, 4, 0, tmp_path / "a.hdf5")
     assert open_dataset(path).header.notes["device"] == "cpu"
-    monkeypatch.setattr("ups.data.generate.gpus", lambda device: [device])
+    monkeypatch.setattr("ups.data.generate.make.gpus", lambda device: [device])
     before = path.stat().st_mtime_ns
     assert generate(ADVECTION, 4, 0, path, device="cuda:0") == path and path.stat().st_mtime_ns == before
     with h5py.File(path, "r+") as file:

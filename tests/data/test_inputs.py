@@ -11,9 +11,9 @@ import torch
 from layout_cases import header_of
 
 from ups.config.schema import DataConfig, TaskConfig
-from ups.data.generate import generate
+from ups.data.formats.layouts import named_layout
+from ups.data.generate.make import generate
 from ups.data.inputs import check_inputs
-from ups.data.layouts import named_layout
 from ups.equations import Advection
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Header, Side

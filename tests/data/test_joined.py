@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import batch_of, header_of, write
 
-from ups.data.generate import generate
+from ups.data.formats.pdebench.tensor import TensorFile
+from ups.data.formats.well.writer import WellWriter
+from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
-from ups.data.pdebench.tensor import TensorFile
-from ups.data.well_writer import WellWriter
 from ups.equations import Advection, Burgers
 from ups.errors import UserError
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data.generate import generate
+from ups.data.formats.pairs import PairsFile
+from ups.data.formats.pdebench.tensor import TensorFile
+from ups.data.generate.make import generate
 from ups.data.open import open_dataset
-from ups.data.pairs import PairsFile
-from ups.data.pdebench.tensor import TensorFile
 from ups.equations import Advection
 from ups.errors import UserError
 

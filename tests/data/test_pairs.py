@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import assert_same, batch_of, header_of, write
 
+from ups.data.formats.pairs import PairsFile, PairsWriter
 from ups.data.open import open_dataset
-from ups.data.pairs import PairsFile, PairsWriter
 from ups.errors import UserError
 from ups.fields import Boundary, Grid
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ups.data.layouts import write_trajectories
-from ups.data.pdebench.tensor import TensorFile, TensorWriter
+from ups.data.formats.layouts import write_trajectories
+from ups.data.formats.pdebench.tensor import TensorFile, TensorWriter
 from ups.errors import UserError
 from ups.fields import Boundary, Conditions, Grid, Header, Trajectory
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import assert_same, batch_of, header_of, write
 
+from ups.data.formats.pdegym.reader import LICENCE, GymFile, published_splits
+from ups.data.formats.pdegym.writer import GymWriter
 from ups.data.inspect import describe, inspect_dataset
 from ups.data.open import open_dataset
-from ups.data.pdegym import LICENCE, GymFile, published_splits
-from ups.data.pdegym_writer import GymWriter
 from ups.errors import UserError
 from ups.fields import Boundary, Grid
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from layout_cases import batch_of, header_of, write
 
-from ups.data.description import to_json
-from ups.data.layouts import LAYOUTS, named_layout
+from ups.data.formats.description import to_json
+from ups.data.formats.layouts import LAYOUTS, named_layout
 from ups.data.open import open_dataset
 
 WRITTEN = {

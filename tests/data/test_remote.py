@@ -13,11 +13,11 @@ import pytest
 import torch
 from layout_cases import assert_same, batch_of, header_of, write
 
+from ups.data.formats.pairs import PairsWriter
+from ups.data.formats.pdegym.writer import GymWriter
+from ups.data.formats.well.writer import WellWriter
 from ups.data.open import open_dataset
-from ups.data.pairs import PairsWriter
-from ups.data.pdegym_writer import GymWriter
 from ups.data.remote import BLOCK, is_remote, url_of
-from ups.data.well_writer import WellWriter
 from ups.errors import UserError
 from ups.fields import Boundary
 

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ups.data.header import header_of, trajectory
-from ups.data.layouts import layout_of, named_layout, write_trajectories
+from ups.data.formats.header import header_of, trajectory
+from ups.data.formats.layouts import layout_of, named_layout, write_trajectories
 from ups.data.open import open_dataset
 from ups.fields import KINDS, Boundary, Conditions, Grid, Side, Trajectory
 

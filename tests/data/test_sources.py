@@ -12,9 +12,9 @@ from layout_cases import header_of
 
 from ups import pipeline
 from ups.config.schema import DataConfig, MakeConfig, RunConfig, TaskConfig
-from ups.data import pieces
-from ups.data.generate import generate
-from ups.data.header import Described
+from ups.data.formats.header import Described
+from ups.data.generate.make import generate
+from ups.data.prepare import row_ranges
 from ups.data.sources import _check_conditions, _read_through, family_seed, open_source
 from ups.equations import Advection, Burgers, KuramotoSivashinsky
 from ups.errors import UserError
@@ -54,11 +54,11 @@ UNTOLD = replace(TOLD, parameters=())
 
 def test_whole_trajectories_are_read_by_their_bytes(monkeypatch):
     data = Counted([0.4] * 10, 0.4)
-    monkeypatch.setattr(pieces, "READ_BYTES", 3 * 4 * 8 * 4)  # three trajectories
+    monkeypatch.setattr(row_ranges, "READ_BYTES", 3 * 4 * 8 * 4)  # three trajectories
     told: list[tuple[int, int]] = []
     _read_through(data, lambda done, total: told.append((done, total)))
     assert data.reads == [3, 3, 3, 1] and told == [(3, 10), (6, 10), (9, 10), (10, 10)]
-    monkeypatch.setattr(pieces, "READ_BYTES", 1)  # a trajectory that is larger is read alone
+    monkeypatch.setattr(row_ranges, "READ_BYTES", 1)  # a trajectory that is larger is read alone
     data.reads.clear()
     _read_through(data)
     assert data.reads == [1] * 10
@@ -72,7 +72,7 @@ def test_parameters_the_file_states_are_not_looked_for_in_its_fields():
 
 
 def test_a_parameter_that_varies_untold_is_refused_without_reading_all_at_once(monkeypatch):
-    monkeypatch.setattr(pieces, "READ_BYTES", 4 * 8 * 4)  # four first frames
+    monkeypatch.setattr(row_ranges, "READ_BYTES", 4 * 8 * 4)  # four first frames
     equal, other = Counted([0.4] * 10, None), Counted([0.4] * 9 + [0.1], None)
     _check_conditions("advection", UNTOLD, equal)
     assert equal.reads == [4, 4, 2]

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from ups.data import splits as splits_module
-from ups.data.generate import generate
-from ups.data.header import trajectory
+from ups.data.formats.header import trajectory
+from ups.data.formats.layouts import write_trajectories
+from ups.data.formats.pdebench.tensor import TensorFile
+from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
-from ups.data.layouts import write_trajectories
 from ups.data.open import open_dataset
-from ups.data.pdebench.tensor import TensorFile
-from ups.data.splits import Splits, check_disjoint, content_hashes, split
+from ups.data.prepare import splits as splits_module
+from ups.data.prepare.splits import Splits, check_disjoint, content_hashes, split
 from ups.equations import Advection, Darcy, Wave
 from ups.errors import UserError
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data import pieces
-from ups.data.generate import generate
+from ups.data.generate.make import generate
 from ups.data.open import open_dataset
-from ups.data.statistics import Statistics, statistics
+from ups.data.prepare import row_ranges
+from ups.data.prepare.statistics import Statistics, statistics
 from ups.equations import Compressible1D, Darcy
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Header, TaskSpec
@@ -91,7 +91,7 @@ def test_neither_chunks_nor_order_change_a_digit(monkeypatch):
     expected = statistics(InMemory(values, ("u",), {}), task)
     assert statistics(InMemory(values.flip(0), ("u",), {}), task) == expected
     for trajectories in (1, 7, 100):
-        monkeypatch.setattr(pieces, "READ_BYTES", trajectories * 5 * 16 * 4)
+        monkeypatch.setattr(row_ranges, "READ_BYTES", trajectories * 5 * 16 * 4)
         dataset = InMemory(values, ("u",), {})
         assert statistics(dataset, task) == expected and dataset.most == min(trajectories, 23)
 
@@ -99,7 +99,7 @@ def test_neither_chunks_nor_order_change_a_digit(monkeypatch):
 def test_worker_processes_find_the_same_digits_and_name_the_same_mistakes(tmp_path, monkeypatch):
     equation = Compressible1D(points=16, frames=3, duration=0.1)
     data = open_dataset(generate(equation, 11, 0, tmp_path / "gas.hdf5"))
-    monkeypatch.setattr(pieces, "READ_BYTES", 2 * 3 * 3 * 16 * 4)  # two trajectories
+    monkeypatch.setattr(row_ranges, "READ_BYTES", 2 * 3 * 3 * 16 * 4)  # two trajectories
     told: list[tuple[int, int]] = []
     found = statistics(data, equation.task(), lambda done, total: told.append((done, total)), workers=3)
     assert found == statistics(data, equation.task())

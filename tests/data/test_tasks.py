@@ -43,7 +43,7 @@ def test_a_definition_says_what_the_data_cannot_and_no_more():
     spec = task_from_mapping({"name": "heat", "dimension": 1, "channels": ["u"], "boundary": "periodic"})
     assert spec.latent_spacing is None and spec.dt is None and not spec.steady
     fine, coarse = Grid.cell_centred((512,)), Grid.cell_centred((64,))
-    assert spec.patch(fine) == spec.patch(coarse) == 1
+    assert spec.patch(fine) == spec.patch(coarse) == (1,)
     wide = replace(spec, latent_spacing=1 / 32)
     assert wide.patch(coarse) == 2 and wide.patch(fine) == 8
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from ups.config.schema import DataConfig, FilesConfig, TaskConfig
-from ups.data.generate import generate
+from ups.data.formats.layouts import named_layout
+from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
-from ups.data.known import remembered
-from ups.data.layouts import named_layout
 from ups.data.open import open_dataset
+from ups.data.prepare.cached import remembered
+from ups.data.prepare.splits import check_disjoint, content_hashes, split
 from ups.data.sources import open_source
-from ups.data.splits import check_disjoint, content_hashes, split
 from ups.data.views import PDEBENCH, View, pdebench_view
 from ups.equations import Advection, Darcy
 from ups.errors import UserError

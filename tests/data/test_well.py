@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import assert_same, batch_of, header_of, sides, write
 
+from ups.data.formats.well.reader import WellFile, grouped
+from ups.data.formats.well.tree import STATISTICS, open_splits, well_stats, write_tree
+from ups.data.formats.well.writer import WellWriter
 from ups.data.joined import Joined
 from ups.data.open import open_dataset
-from ups.data.well import WellFile, grouped
-from ups.data.well_tree import STATISTICS, open_splits, well_stats, write_tree
-from ups.data.well_writer import WellWriter
 from ups.errors import UserError
 from ups.fields import Boundary, Grid, Side
 

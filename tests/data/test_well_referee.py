@@ -18,10 +18,10 @@ import torch
 import yaml
 from layout_cases import batch_of, header_of, sides
 
+from ups.data.formats.well.reader import WellFile
+from ups.data.formats.well.tree import divided, write_tree
+from ups.data.formats.well.writer import WellWriter
 from ups.data.joined import Subset
-from ups.data.well import WellFile
-from ups.data.well_tree import divided, write_tree
-from ups.data.well_writer import WellWriter
 from ups.fields import Boundary, Grid, Side
 
 PYTHON = os.environ.get("UPS_WELL_PYTHON", "")

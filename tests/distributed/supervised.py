@@ -120,7 +120,7 @@ def _drive(
 ) -> None:
     """What a command does around `supervise`."""
     from ups.config.schema import RuntimeConfig
-    from ups.distributed.supervisor import supervise
+    from ups.distributed.launch.supervisor import supervise
     from ups.errors import UserError
 
     file = os.open(output, os.O_WRONLY | os.O_APPEND)

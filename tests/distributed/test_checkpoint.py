@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from ups.distributed import checkpoint
-from ups.distributed.checkpoint import find, load, point, prune, steps
-from ups.distributed.optimiser_state import allocate, optimiser_tensors, refuse_gradients
-from ups.distributed.saver import Checkpoints, NotSaved
+from ups import checkpoint
+from ups.checkpoint.files import find, load, point, prune, steps
+from ups.checkpoint.optimiser_state import allocate, optimiser_tensors, refuse_gradients
+from ups.checkpoint.saver import Checkpoints, NotSaved
 from ups.errors import UserError
 
 
@@ -230,8 +230,8 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(two):
 
 
 def test_a_newer_format_is_refused_and_left_alone(two, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
-    with pytest.raises(UserError, match=f"has format {checkpoint.FORMAT - 1}, this program reads {checkpoint.FORMAT}"):
+    monkeypatch.setattr(checkpoint.files, "FORMAT", checkpoint.FORMAT + 1)
+    with pytest.raises(UserError, match=f"has format {checkpoint.FORMAT}, this program reads {checkpoint.FORMAT + 1}"):
         load(two)
     assert steps(two) == [10, 20]
 

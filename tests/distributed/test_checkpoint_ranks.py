@@ -17,10 +17,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from ups.distributed import checkpoint, faults
-from ups.distributed.faults import Fault
-from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
-from ups.distributed.saver import Checkpoints, NotSaved
+from ups import checkpoint
+from ups.checkpoint.optimiser_state import optimiser_tensors, refuse_gradients
+from ups.checkpoint.saver import Checkpoints, NotSaved
+from ups.distributed.faults.injection import Fault, injection
 from ups.errors import UserError
 
 ADAMW, SGD = "adamw", "sgd"
@@ -156,7 +156,7 @@ def save_three_the_second_refused(strategy, directory, fault):
     """Steps 10, 20, 30; the disk of one rank refuses 20. What each rank saw."""
     training = Training(strategy)
     checkpoints = training.checkpoints(directory)
-    faults._FAULTS = [fault]
+    injection._FAULTS = [fault]
     seen = []
     for number in (10, 20, 30):
         training.step(number)
@@ -167,7 +167,7 @@ def save_three_the_second_refused(strategy, directory, fault):
         except NotSaved as error:
             seen.append((str(error), checkpoints.failed))
             assert training.checkpoints(directory).load(training.tensors()).step == 10
-    faults._FAULTS = []
+    injection._FAULTS = []
     training.close()
     return seen
 
@@ -291,11 +291,11 @@ import sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from ups.distributed import faults
-from ups.distributed.saver import Checkpoints
+from ups.distributed.faults import injection
+from ups.checkpoint.saver import Checkpoints
 
 dist.init_process_group("gloo")
-faults._FAULTS = faults.parse("sleep at checkpoint rank 1 step 1")
+injection._FAULTS = injection.parse("sleep at checkpoint rank 1 step 1")
 checkpoints = Checkpoints(Path(sys.argv[1]), rank=dist.get_rank(), size=2, group=dist.new_group(backend="gloo"))
 checkpoints.save(1, {"w": torch.ones(1000)}, {}, best=False)
 time.sleep(0.5)

@@ -11,12 +11,12 @@ import pytest
 from supervised import start
 
 from ups.cli.main import app
-from ups.distributed.autopsy import Death, Hang, last_frame, latest_report, write_report
-from ups.distributed.breadcrumb import Breadcrumb, crumb_path, read_crumb
-from ups.distributed.crash import PeerFailed, attempt_directory, is_connection_loss, record_failure
-from ups.distributed.explain import explanation
-from ups.distributed.host import host_state, oom_kills
-from ups.distributed.outcome import Outcome, decide
+from ups.distributed.faults.crash import PeerFailed, attempt_directory, is_connection_loss, record_failure
+from ups.distributed.faults.crash_report import Death, Hang, last_frame, latest_report, write_report
+from ups.distributed.faults.explain import explanation
+from ups.distributed.faults.heartbeat import Breadcrumb, crumb_path, read_crumb
+from ups.distributed.launch.outcome import Outcome, decide
+from ups.distributed.runtime.host import host_state, oom_kills
 from ups.errors import UserError
 
 
@@ -83,7 +83,7 @@ def test_a_segmentation_fault_leaves_its_python_stack(tmp_path):
 
 def test_python_and_cpp_stacks_both_survive_a_fatal_signal(tmp_path):
     script = (
-        "import ctypes, sys, torch; from pathlib import Path; from ups.distributed.crash import arm;"
+        "import ctypes, sys, torch; from pathlib import Path; from ups.distributed.faults.crash import arm;"
         "arm(Path(sys.argv[1]), 0, 0); ctypes.string_at(0)"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)

@@ -12,7 +12,7 @@ from small import prepared, small_trainer, train_small
 from ups.config.schema import RuntimeConfig
 from ups.distributed import parallel
 from ups.distributed.parallel import _placement, blocks, enough_memory, parallelise
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, Invariant, TaskSpec
 from ups.models.geometry import Frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ups.distributed.preflight import left_idle
+from ups.distributed.runtime.preflight import left_idle
 
 
 @pytest.mark.parametrize(("tf32", "capability", "said"), [(False, (9, 0), 1), (True, (9, 0), 0), (False, (7, 5), 0)])

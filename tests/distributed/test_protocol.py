@@ -17,10 +17,11 @@ from ranks import free_port, run_ranks
 from small import prepared, small_trainer, whole
 
 from ups.config.schema import RuntimeConfig
-from ups.distributed import backoff, faults
-from ups.distributed.crash import PeerFailed
+from ups.distributed.faults import injection
+from ups.distributed.faults.crash import PeerFailed
+from ups.distributed.launch import backoff
 from ups.distributed.parallel import Reduction
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.distributed.vote import Ballot, Voting, vote
 from ups.errors import GaveUp, Stopped
 from ups.track.jsonl import read_events
@@ -37,7 +38,7 @@ def fit(
     data: Path, run: Path, fault: str = "", runtime: dict[str, Any] | None = None, **changes: Any
 ) -> dict[str, Any]:
     """Train on this rank with a fault; how it ended, the micro-batches and the tensors."""
-    faults._FAULTS = faults.parse(fault)
+    injection._FAULTS = injection.parse(fault)
     settings = RuntimeConfig(device="cpu", threads=1, **(runtime or {}))
     ended = "finished"
     try:
@@ -50,7 +51,7 @@ def fit(
             tensors = {} if rt.mesh is not None else {name: whole(t) for name, t in trainer._tensors().items()}
             return {"ended": ended, "micro": trainer.micro, "step": trainer.state.step, "tensors": tensors}
     finally:
-        faults._FAULTS = []
+        injection._FAULTS = []
 
 
 def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
@@ -211,7 +212,7 @@ def test_a_signal_that_nobody_answers_ends_the_rank(tmp_path: Path) -> None:
     """SIGTERM while a rank is stuck where no vote comes: it leaves by itself after its grace."""
     code = (
         "import os, time\n"
-        "from ups.config.schema import RuntimeConfig\nfrom ups.distributed.runtime import Runtime\n"
+        "from ups.config.schema import RuntimeConfig\nfrom ups.distributed.runtime.start import Runtime\n"
         "with Runtime.start(RuntimeConfig(device='cpu', threads=1), 0):\n"
         "    print('up', flush=True)\n    time.sleep(60)\n    time.sleep(60)\n"
     )

@@ -12,8 +12,8 @@ import pytest
 from supervised import alive, start
 
 from ups.config.schema import RuntimeConfig
-from ups.distributed.autopsy import latest_report
-from ups.distributed.supervisor import rank_variables, supervise
+from ups.distributed.faults.crash_report import latest_report
+from ups.distributed.launch.supervisor import rank_variables, supervise
 from ups.errors import UserError
 from ups.track.jsonl import read_events
 
@@ -136,7 +136,7 @@ def test_a_crash_in_every_attempt_gives_up_and_names_the_cause(tmp_path):
 
 
 def test_crashes_with_progress_between_them_are_not_a_loop(tmp_path):
-    from ups.distributed import backoff
+    from ups.distributed.launch import backoff
 
     (tmp_path / "checkpoints" / "step_00000010").mkdir(parents=True)
     (tmp_path / "backoff.json").write_text('{"micro_batch": {"burgers": 4}}')

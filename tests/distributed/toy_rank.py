@@ -12,14 +12,14 @@ import sys
 import time
 from pathlib import Path
 
-from ups.distributed.supervisor import rank_starts
+from ups.distributed.launch.supervisor import rank_starts
 
 rank_starts()  # before anything else, as in `ups train`
 
-from ups.distributed.breadcrumb import Breadcrumb, crumb_path, read_crumb  # noqa: E402
-from ups.distributed.crash import arm, record_failure  # noqa: E402
-from ups.distributed.faults import strike  # noqa: E402
-from ups.distributed.outcome import Outcome, State, decide  # noqa: E402
+from ups.distributed.faults.crash import arm, record_failure  # noqa: E402
+from ups.distributed.faults.heartbeat import Breadcrumb, crumb_path, read_crumb  # noqa: E402
+from ups.distributed.faults.injection import strike  # noqa: E402
+from ups.distributed.launch.outcome import Outcome, State, decide  # noqa: E402
 
 RUN, RANK, SIZE = Path(os.environ["UPS_RUN"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 ATTEMPT = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

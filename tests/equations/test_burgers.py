@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ups.equations import Burgers, RandomWaves, finite_volume
-from ups.equations.finite_volume import _March, arrivals, taken_on_arrival
+from ups.equations import Burgers, RandomWaves
+from ups.equations.schemes import finite_volume
+from ups.equations.schemes.finite_volume import _March, arrivals, taken_on_arrival
 from ups.errors import UserError
 
 TWO_PI = 2 * math.pi

@@ -11,8 +11,8 @@ import torch
 
 from ups.equations import Compressible1D, Compressible2D
 from ups.equations.base import balance
-from ups.equations.euler import GAMMA, conserved
-from ups.equations.muscl import heun
+from ups.equations.schemes.euler import GAMMA, conserved
+from ups.equations.schemes.muscl import heun
 from ups.errors import UserError
 
 TWO_PI = 2 * math.pi

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ups.equations import Compressible1D, Compressible2D
-from ups.equations.euler import GAMMA
+from ups.equations.schemes.euler import GAMMA
 
 
 def test_the_random_planes_have_the_stated_distributions():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ups.equations import GrayScott
-from ups.equations.periodic import cell_averages, random_fields
+from ups.equations.schemes.periodic import cell_averages, random_fields
 from ups.errors import UserError
 
 PUBLISHED = [(0.014, 0.054), (0.098, 0.057), (0.029, 0.057), (0.058, 0.065), (0.018, 0.051), (0.03, 0.062)]

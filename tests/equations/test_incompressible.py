@@ -6,8 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from ups.equations import Incompressible, staggered
+from ups.equations import Incompressible
 from ups.equations.incompressible import _transport
+from ups.equations.schemes import staggered
 from ups.errors import UserError
 
 STOKES = 52.34469  # first eigenvalue of Stokes' operator on the unit square: that of a clamped plate's buckling

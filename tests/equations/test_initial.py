@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ups.equations.draws import uniforms
 from ups.equations.initial import RandomWaves
+from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 
 

@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ups.equations import Compressible1D, Equation, ShallowWater
-from ups.equations.marching import block_means, march
 from ups.equations.named import EQUATIONS, named_equation
+from ups.equations.schemes.marching import block_means, march
 from ups.errors import UserError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ups.equations import Compressible2D
-from ups.equations.euler import Gas
 from ups.equations.named import EQUATIONS
+from ups.equations.schemes.euler import Gas
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 

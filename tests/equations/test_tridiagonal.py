@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ups.equations.tridiagonal import Tridiagonal
+from ups.equations.schemes.tridiagonal import Tridiagonal
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 37, 64, 127])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ups.equations import Vorticity, vorticity
-from ups.equations.periodic import cell_averages
+from ups.equations.schemes.periodic import cell_averages
 from ups.errors import UserError
 
 

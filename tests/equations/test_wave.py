@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from ups.equations import Wave, chebyshev
+from ups.equations import Wave
+from ups.equations.schemes import chebyshev
 from ups.errors import UserError
 
 

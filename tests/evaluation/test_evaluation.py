@@ -8,8 +8,8 @@ import pytest
 import torch
 from small import Solved
 
+from ups.data.prepare.statistics import statistics
 from ups.data.sources import Source
-from ups.data.statistics import statistics
 from ups.equations import Advection, Burgers, Darcy
 from ups.evaluation.evaluate import evaluate
 from ups.evaluation.scores import score
@@ -17,7 +17,7 @@ from ups.evaluation.solver import compare
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 from ups.models.saved import Learned
 from ups.rollout.predict import on_grid
-from ups.rollout.roll_out import start_history
+from ups.rollout.unroll import start_history
 
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, dt=0.1, invariants=(Invariant("u"),))
 

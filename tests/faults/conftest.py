@@ -13,7 +13,7 @@ from job import Place, end_all, make_place, start
 from machines import LONG
 from matrix import Matrix, Row
 
-from ups.distributed import checkpoint
+from ups import checkpoint
 
 LIMIT = 120
 """Seconds a test of a fault may take; one that needs more or less says so: `@pytest.mark.limit(30)`."""

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from ups.distributed import checkpoint
-from ups.distributed.breadcrumb import Crumb, crumb_path, read_crumb
+from ups import checkpoint
+from ups.distributed.faults.heartbeat import Crumb, crumb_path, read_crumb
 from ups.track.jsonl import read_events
 
 STEPS, EVERY = 30, 5

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from job import EVERY, difference, start
 
-from ups.distributed import checkpoint
+from ups import checkpoint
 
 pytestmark = pytest.mark.faults
 

@@ -17,7 +17,7 @@ import pytest
 from job import difference, start
 from machines import LONG, LONG_STEPS, Namespace, start_inside
 
-from ups.distributed import checkpoint
+from ups import checkpoint
 from ups.track.jsonl import read_events
 
 pytestmark = pytest.mark.faults
@@ -128,7 +128,7 @@ def _open_files(pid: int) -> int:
 
 
 def test_fault_18_preflight_says_what_nccl_needs(cramped, matrix):
-    ask = "from ups.distributed.preflight import preflight; print('\\n'.join(preflight(cuda=True, ranks=8)))"
+    ask = "from ups.distributed.runtime.preflight import preflight; print('\\n'.join(preflight(cuda=True, ranks=8)))"
     shell = cramped.enter("sh", "-c", 'ulimit -n 256; exec "$0" "$@"', sys.executable, "-c", ask)
     said = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
     assert len(said) == 2

@@ -17,7 +17,7 @@ from ranks import free_port, run_ranks
 
 import ups
 from ups.config.schema import RuntimeConfig
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection
 from ups.errors import UserError
 

@@ -14,7 +14,7 @@ from ranks import run_ranks
 from small import EQUATIONS, Solved, prepared, small_trainer, whole
 
 from ups.config.schema import RuntimeConfig
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.track.jsonl import read_events
 
 pytestmark = pytest.mark.faults

@@ -11,7 +11,7 @@ import time
 import pytest
 from job import LONGEST, STEPS, difference, interrupt, left_behind, start
 
-from ups.distributed import checkpoint
+from ups import checkpoint
 
 pytestmark = pytest.mark.faults
 

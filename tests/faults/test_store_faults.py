@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ups.data.normalise import Normaliser
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.statistics import statistics
 from ups.data.sampler import Sampler
-from ups.data.statistics import statistics
 from ups.equations import Advection
 from ups.errors import UserError
 from ups.fields import Batch, Header

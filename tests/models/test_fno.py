@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from ups.data.statistics import Scale, Statistics
+from ups.data.prepare.statistics import Scale, Statistics
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, TaskSpec
 from ups.models.baselines.fno import FNO, FNOBlock

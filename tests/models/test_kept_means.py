@@ -10,7 +10,7 @@ import torch
 from small import Solved
 from torch import Tensor
 
-from ups.data.statistics import statistics
+from ups.data.prepare.statistics import statistics
 from ups.equations import Compressible1D
 from ups.fields import Grid, Invariant
 from ups.models.export import export_program

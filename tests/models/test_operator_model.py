@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ups.data.statistics import Scale, Statistics
+from ups.data.prepare.statistics import Scale, Statistics
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, Side, TaskSpec
 from ups.models.conditions import Modulation

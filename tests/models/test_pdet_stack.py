@@ -12,7 +12,7 @@ from torch import Tensor
 
 import ups
 from ups.config.schema import OperatorConfig, RuntimeConfig
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.fields import Boundary, Grid, Side
 from ups.models.geometry import Frame

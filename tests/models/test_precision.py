@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ups.config.schema import RuntimeConfig
 from ups.distributed.parallel import blocks
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.models.saved import ModelSpec
 from ups.training.trainer import Trainer
 

@@ -9,7 +9,7 @@ import small
 import torch
 
 from ups.config.schema import RuntimeConfig
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, Side, TaskSpec
 from ups.models.baselines.unet import UNet, padded

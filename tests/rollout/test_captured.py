@@ -14,7 +14,7 @@ import torch
 
 from ups.config.schema import RuntimeConfig
 from ups.distributed.parallel import blocks
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ups.data.normalise import Normaliser
-from ups.data.statistics import Scale, Statistics
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.statistics import Scale, Statistics
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
 from ups.models.interpolation import axis_matrix
 from ups.models.saved import Learned, ModelSpec

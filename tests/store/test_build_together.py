@@ -16,8 +16,8 @@ import torch
 from ranks import run_ranks
 
 from ups.config.schema import RuntimeConfig
-from ups.distributed.crash import PeerFailed
-from ups.distributed.runtime import Runtime
+from ups.distributed.faults.crash import PeerFailed
+from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped, UserError
 from ups.store import layout
 from ups.store.build import build

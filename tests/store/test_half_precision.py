@@ -9,9 +9,9 @@ import pytest
 import torch
 from small import Solved
 
-from ups.data.normalise import Normaliser
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.statistics import statistics
 from ups.data.sampler import TaskIndices
-from ups.data.statistics import statistics
 from ups.equations import Advection, Darcy
 from ups.errors import UserError
 from ups.store.fields import FieldStore

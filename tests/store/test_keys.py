@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from small import Solved
 
-from ups.data.normalise import Normaliser
-from ups.data.statistics import statistics
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.statistics import statistics
 from ups.equations import Compressible1D
 from ups.errors import UserError
 from ups.store.fields import FieldStore

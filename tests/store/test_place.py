@@ -10,7 +10,7 @@ import torch
 
 from ups.config.schema import RuntimeConfig
 from ups.data.sampler import Sampler, TaskShare
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.store.place import Resident, place
 

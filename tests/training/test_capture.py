@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ups.config.schema import RuntimeConfig
-from ups.distributed import faults
-from ups.distributed.runtime import Runtime
+from ups.distributed.faults import injection
+from ups.distributed.runtime.start import Runtime
 from ups.errors import GaveUp, UserError
 from ups.models.saved import ModelSpec
 from ups.track.jsonl import read_events
@@ -189,7 +189,7 @@ def test_a_fault_within_a_pass_turns_capture_off_and_one_between_passes_does_not
     data: Path, tmp_path: Path, monkeypatch
 ) -> None:
     for place, expected in (("loss", ["a fault is to strike"]), ("update", [])):
-        monkeypatch.setattr(faults, "_FAULTS", faults.parse(f"term at {place} rank 0 step 10000"))
+        monkeypatch.setattr(faults, "_FAULTS", injection.parse(f"term at {place} rank 0 step 10000"))
         train(data, tmp_path / place, "auto", steps=2)
         reasons = [event["reason"] for event in kinds(tmp_path / place, "eager")]
         assert [reason[: len(start)] for reason, start in zip(reasons, expected, strict=True)] == expected

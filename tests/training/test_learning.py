@@ -12,11 +12,11 @@ import small
 import torch
 from torch import Tensor
 
+from ups import checkpoint
 from ups.config.schema import RuntimeConfig, TrainingConfig
-from ups.data.normalise import Normaliser
-from ups.data.statistics import Scale, Statistics
-from ups.distributed import checkpoint
-from ups.distributed.runtime import Runtime
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.statistics import Scale, Statistics
+from ups.distributed.runtime.start import Runtime
 from ups.errors import GaveUp, Stopped, UserError
 from ups.fields import Batch, Channel
 from ups.models.propagator import Propagator
@@ -25,7 +25,7 @@ from ups.track.jsonl import read_events
 from ups.training.data import Prepared
 from ups.training.ema import EMA
 from ups.training.losses import LossParts, relative_l2
-from ups.training.optim import learning_rate
+from ups.training.optimisers import learning_rate
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 

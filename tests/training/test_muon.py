@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from ups import checkpoint
 from ups.config.schema import RuntimeConfig, TrainingConfig
-from ups.distributed import checkpoint
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped, UserError
 from ups.fields import Boundary, Channel, TaskSpec
 from ups.models.baselines.fno import FNO
@@ -24,7 +24,7 @@ from ups.models.conditions import Modulation
 from ups.track.jsonl import read_events
 from ups.training import muon
 from ups.training.muon import Muon
-from ups.training.optim import build_optimiser
+from ups.training.optimisers import build_optimiser
 from ups.training.orthogonalise import orthogonalise
 
 SHAPES = [(5, 12), (12, 5), (9, 9), (3, 8, 16), (2, 3, 10, 4)]

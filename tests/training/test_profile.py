@@ -13,7 +13,7 @@ import torch
 
 from ups import pipeline
 from ups.config.schema import RuntimeConfig
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.training.profile import WARM_UP, StepProfile
 from ups.training.trace import PHASES, complete_events, markdown, step_times

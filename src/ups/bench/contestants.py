@@ -24,7 +24,7 @@ from torch import nn
 from ups.bench.counts import Counts
 from ups.bench.data import Data
 from ups.bench.tasks import Task
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.models.propagator import Propagator
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ups.bench.ceilings import synchronise
 from ups.bench.tasks import DATA_SEED, Task
-from ups.data.header import Described
-from ups.data.splits import check_disjoint
-from ups.data.statistics import statistics
-from ups.distributed.runtime import Runtime
+from ups.data.formats.header import Described
+from ups.data.prepare.splits import check_disjoint
+from ups.data.prepare.statistics import statistics
+from ups.distributed.runtime.start import Runtime
 from ups.equations import Equation
-from ups.equations.marching import block_means
+from ups.equations.schemes.marching import block_means
 from ups.fields import Batch, Grid, Header, TaskSpec
 from ups.models.saved import Learned
 from ups.rollout.predict import read_all

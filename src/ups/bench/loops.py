@@ -24,7 +24,7 @@ from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned, ModelSpec
 from ups.training.ema import EMA
-from ups.training.optim import build_optimiser, learning_rate
+from ups.training.optimisers import build_optimiser, learning_rate
 from ups.training.stages.operator import OperatorStage
 
 

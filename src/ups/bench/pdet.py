@@ -13,7 +13,7 @@ from ups.bench.record import machine
 from ups.bench.run import FOREVER, Options
 from ups.bench.tasks import TASKS, Model
 from ups.bench.trained import Trained
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.errors import UserError
 

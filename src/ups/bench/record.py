@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ups.distributed.claim import claimed
+from ups.distributed.launch.claim import claimed
 from ups.durable import write
 from ups.errors import UserError
 from ups.track.environment import cpu_model, environment

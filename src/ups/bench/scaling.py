@@ -22,7 +22,7 @@ from ups.bench.record import machine
 from ups.bench.run import FOREVER, Options
 from ups.bench.tasks import Model, Task
 from ups.bench.trained import Trained
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.equations import Advection
 from ups.track.progress import Progress

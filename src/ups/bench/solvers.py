@@ -20,12 +20,12 @@ from torch import Tensor
 from ups.bench.ceilings import synchronise
 from ups.bench.data import KEPT, Data, averaged
 from ups.bench.tasks import DATA_SEED
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch, Grid
 from ups.metrics import nrmse
 from ups.models.propagator import Propagator
 from ups.rollout.predict import on_grid
-from ups.rollout.roll_out import roll_out, start_history
+from ups.rollout.unroll import roll_out, start_history
 
 TRAJECTORIES = {"cpu": 64, "cuda": 1024}
 """Of the test set, at most: all of it in the benchmarks there are, so that errors are those of the same samples."""
@@ -45,39 +45,37 @@ def ladder(data: Data, runtime: Runtime) -> list[dict[str, Any]]:
     task, device = data.task, runtime.device
     ids = data.test_ids[: TRAJECTORIES[device.type]]
     start = task.solver.solve(DATA_SEED, ids, task.times[:1], device)
-    batch = Batch(
-        start.task,
-        start.values,
-        (task.times - task.times[0]).to(device).expand(len(ids), -1),
-        start.grid,
-        start.boundary,
-        start.parameters,
-        start.static,
-        start.ids,
-    )
+    times = (task.times - task.times[0]).to(device)
     truth = data.test.values[: len(ids), 1:]
     rows = []
     if data.solver_seconds * max(BATCHES[device.type]) > LONG:
-        seconds = min(data.solver_seconds, _by_interval(data, batch, runtime))
+        seconds = min(data.solver_seconds, _by_interval(data, start, times[:2], runtime))
         rows.append({"points": task.reference, "nrmse": 0.0, "seconds": seconds})  # it is the truth
     for level in range(len(rows), LEVELS):
         points = task.reference // 2**level
         if points < FEWEST_POINTS:
             break
-        solved, seconds = fastest(stoppable(lambda part, p=points: task.solver.coarse(part, p), runtime), batch, device)
+        solve = stoppable(lambda part, p=points: task.solver.coarse(_until(part, times), p), runtime)
+        solved, seconds = fastest(solve, start, device)
         frames = _stored(data, solved.cpu(), points)[:, 1:]
         error = float(nrmse(frames, truth).mean())
         rows.append({"points": points, "nrmse": error, "seconds": seconds})
     return rows
 
 
-def _by_interval(data: Data, batch: Batch, runtime: Runtime) -> float:
+def _by_interval(data: Data, start: Batch, times: Float[Tensor, " two"], runtime: Runtime) -> float:
     """Seconds a trajectory on the reference's grid, as if every interval between frames took as long as the first:
     for solvers that took long for the data, and whose chunks there were smaller than the batches tried here.
     """
-    task, first = data.task, replace(batch, times=batch.times[:, :2])
-    work = stoppable(lambda part: task.solver.coarse(part, task.reference), runtime)
-    return (task.frames - 1) * fastest(work, first, runtime.device)[1]
+    task = data.task
+    work = stoppable(lambda part: task.solver.coarse(_until(part, times), task.reference), runtime)
+    return (task.frames - 1) * fastest(work, start, runtime.device)[1]
+
+
+def _until(start: Batch, times: Float[Tensor, " T"]) -> Batch:
+    """A start as solvers take it: a frame for every time, of which only the first is read; nothing is copied."""
+    values = start.values.expand(-1, len(times), *start.values.shape[2:])
+    return replace(start, values=values, times=times.expand(len(start), -1))
 
 
 def stoppable(work: Callable[[Batch], Tensor], runtime: Runtime) -> Callable[[Batch], Tensor]:

@@ -51,8 +51,8 @@ def make(
         return
     if equation is None:
         raise UserError("give the name of an EQUATION; `ups data make --list` shows them")
-    from ups.data.generate import file_name, generate
-    from ups.data.workers import all_cores
+    from ups.data.generate.make import file_name, generate
+    from ups.data.generate.workers import all_cores
     from ups.equations.named import named_equation
     from ups.track.progress import Progress
 

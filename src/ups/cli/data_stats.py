@@ -27,10 +27,10 @@ def stats(
     Example:
       ups data stats data/1D_Burgers_Sols_Nu0.001.hdf5
     """
-    from ups.data.moments import by_kind, moments, moments_table, statistics_path, write_statistics
+    from ups.data.formats.well.tree import well_stats
+    from ups.data.generate.workers import all_cores
     from ups.data.open import open_dataset
-    from ups.data.well_tree import well_stats
-    from ups.data.workers import all_cores
+    from ups.data.prepare.moments import by_kind, moments, moments_table, statistics_path, write_statistics
     from ups.track.progress import Progress
 
     dataset = open_dataset(file, task, **reading_options(convention))

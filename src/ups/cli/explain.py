@@ -16,7 +16,7 @@ def explain(run: Run, json: Json = False) -> None:
     import sys
     from json import dumps
 
-    from ups.distributed.explain import explanation
+    from ups.distributed.faults.explain import explanation
 
     text, content = explanation(run)
     sys.stdout.write(dumps(content, indent=1) + "\n" if json else text)

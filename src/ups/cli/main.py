@@ -31,7 +31,7 @@ from ups.cli.simulate import simulate
 from ups.cli.store_build import build
 from ups.cli.store_verify import verify
 from ups.cli.train import train
-from ups.distributed.outcome import supervised
+from ups.distributed.launch.outcome import supervised
 from ups.errors import STOPPED, GaveUp, Stopped, UserError
 
 

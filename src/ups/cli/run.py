@@ -19,7 +19,7 @@ def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), 
       ups run quickstart --gpus 8
     """
     if gpus is not None:
-        from ups.distributed.supervisor import import_torch
+        from ups.distributed.launch.supervisor import import_torch
 
         import_torch()
 

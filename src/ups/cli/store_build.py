@@ -21,7 +21,7 @@ def build(config: Config, overrides: Overrides = None, runs: Runs = Path("runs")
       ups store build big.yaml --workers 16 data.store=float16 --runs /shared/runs
     """
     from ups import pipeline
-    from ups.data.workers import all_cores
+    from ups.data.generate.workers import all_cores
 
     for path in pipeline.build_stores(config, overrides or [], runs, workers or all_cores()):
         print(path)

@@ -42,10 +42,10 @@ def train(
       torchrun --nproc-per-node 8 -m ups train quickstart
     """
     if gpus is not None:
-        from ups.distributed.supervisor import import_torch
+        from ups.distributed.launch.supervisor import import_torch
 
         import_torch()
-        from ups.distributed.launch import train_on_ranks
+        from ups.distributed.launch.local import train_on_ranks
 
         train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous, profile)
     else:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from ups.data.layouts import LAYOUTS, named_layout
+from ups.data.formats.layouts import LAYOUTS, named_layout
 from ups.errors import UserError
 from ups.fields import Dataset
 

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.data.layouts import layout_of
-from ups.data.splits import content_hash
+from ups.data.formats.layouts import layout_of
+from ups.data.prepare.splits import content_hash
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Dataset, Side
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import torch
 
-from ups.data.header import Described, common
+from ups.data.formats.header import Described, common
 from ups.errors import UserError
 from ups.fields import Batch, Dataset
 

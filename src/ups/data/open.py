@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ups.data.formats.layouts import layout_of
+from ups.data.formats.pdegym.reader import holds_chunks
+from ups.data.formats.pdegym.writer import Gym
 from ups.data.joined import Joined
-from ups.data.layouts import layout_of
-from ups.data.pdegym import holds_chunks
-from ups.data.pdegym_writer import Gym
 from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
 

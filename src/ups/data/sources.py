@@ -15,12 +15,12 @@ import torch
 
 from ups.config.schema import DataConfig, MakeConfig, TaskConfig
 from ups.data.agreement import check_fields, settled, task_of, untold
-from ups.data.generate import generate
+from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
-from ups.data.pieces import pieces
+from ups.data.prepare.row_ranges import pieces
+from ups.data.prepare.splits import Splits, Tick, check_disjoint, split
 from ups.data.sampler import mix
-from ups.data.splits import Splits, Tick, check_disjoint, split
 from ups.data.views import pdebench_view
 from ups.equations import Equation
 from ups.equations.named import named_equation

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ups.data.header import Described
+from ups.data.formats.header import Described
 from ups.data.joined import Joined
 from ups.errors import UserError
 from ups.fields import Batch, Dataset, Grid

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils.checkpoint import checkpoint
 
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.distributed.vote import is_out_of_memory
 from ups.errors import UserError
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 
 PERIOD = 1.0
 """Seconds between votes while nothing can fail on one rank alone: how late a signal may be answered."""

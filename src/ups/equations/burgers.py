@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations import finite_volume
 from ups.equations.base import Line, solved_batch
-from ups.equations.exponential import ETDRK4
 from ups.equations.initial import RandomWaves
-from ups.equations.marching import march
+from ups.equations.schemes import finite_volume
+from ups.equations.schemes.exponential import ETDRK4
+from ups.equations.schemes.marching import march
 from ups.errors import UserError
 from ups.fields import Batch, Invariant
 

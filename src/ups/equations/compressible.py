@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ups.equations import flow_states
 from ups.equations.base import check_transient, frame_times, solved_batch
-from ups.equations.euler import GAMMA, Gas, conserved, primitive
-from ups.equations.marching import block_means, march
-from ups.equations.muscl import cover
+from ups.equations.schemes.euler import GAMMA, Gas, conserved, primitive
+from ups.equations.schemes.marching import block_means, march
+from ups.equations.schemes.muscl import cover
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 

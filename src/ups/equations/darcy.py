@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations import chebyshev
 from ups.equations.base import solved_batch
-from ups.equations.draws import uniforms
-from ups.equations.marching import block_means, in_rows
+from ups.equations.schemes import chebyshev
+from ups.equations.schemes.marching import block_means, in_rows
+from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
 

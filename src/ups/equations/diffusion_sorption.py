@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.equations.base import Line, solved_batch
-from ups.equations.draws import uniforms
-from ups.equations.marching import march
-from ups.equations.tridiagonal import Tridiagonal
+from ups.equations.schemes.marching import march
+from ups.equations.schemes.tridiagonal import Tridiagonal
+from ups.equations.uniforms import uniforms
 from ups.fields import Batch, Boundary, Side
 
 _DIFFUSIVITY = 5e-4

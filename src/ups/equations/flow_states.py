@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.draws import uniforms
-from ups.equations.euler import GAMMA
+from ups.equations.schemes.euler import GAMMA
+from ups.equations.uniforms import uniforms
 
 _MODES = 4
 _WAVES = 3

@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations import staggered, vorticity
+from ups.equations import vorticity
 from ups.equations.base import check_transient, frame_times, solved_batch
-from ups.equations.marching import block_means, in_rows, march
-from ups.equations.periodic import cell_averages, random_fields
+from ups.equations.schemes import staggered
+from ups.equations.schemes.marching import block_means, in_rows, march
+from ups.equations.schemes.periodic import cell_averages, random_fields
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.draws import uniforms
+from ups.equations.uniforms import uniforms
 
 _WAVES = 4
 _WINDOW_WIDTH = 0.01

@@ -13,9 +13,9 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from ups.equations.base import Line, solved_batch
-from ups.equations.draws import uniforms
-from ups.equations.exponential import ETDRK4
-from ups.equations.marching import march
+from ups.equations.schemes.exponential import ETDRK4
+from ups.equations.schemes.marching import march
+from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Invariant
 

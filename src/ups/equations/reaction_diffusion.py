@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ups.equations.base import Line, solved_batch
 from ups.equations.initial import RandomWaves
-from ups.equations.marching import march
+from ups.equations.schemes.marching import march
 from ups.errors import UserError
 from ups.fields import Batch
 

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ups.equations.base import check_transient, frame_times, solved_batch
-from ups.equations.draws import uniforms
-from ups.equations.marching import block_means, march
-from ups.equations.muscl import COURANT, cover, face_states, heun, inflow
+from ups.equations.schemes.marching import block_means, march
+from ups.equations.schemes.muscl import COURANT, cover, face_states, heun, inflow
+from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 

@@ -14,9 +14,9 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from ups.equations.base import check_transient, frame_times, solved_batch
-from ups.equations.exponential import ETDRK4
-from ups.equations.marching import block_means, in_rows, march
-from ups.equations.periodic import cell_averages, random_fields, waves
+from ups.equations.schemes.exponential import ETDRK4
+from ups.equations.schemes.marching import block_means, in_rows, march
+from ups.equations.schemes.periodic import cell_averages, random_fields, waves
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 

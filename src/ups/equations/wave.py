@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ups.equations.base import check_transient, frame_times, solved_batch
-from ups.equations.draws import uniforms
-from ups.equations.marching import block_means, in_rows, march
+from ups.equations.schemes.marching import block_means, in_rows, march
+from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
 

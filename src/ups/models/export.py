@@ -21,7 +21,7 @@ from jaxtyping import Float
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ups.distributed import checkpoint
+from ups import checkpoint
 from ups.durable import crc32_of, seal, sync, write
 from ups.errors import UserError
 from ups.models.propagator import Propagator

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.data.normalise import Normaliser
-from ups.data.statistics import Statistics
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.statistics import Statistics
 from ups.data.tasks import task_from_mapping
 from ups.errors import UserError
 from ups.fields import Grid, TaskSpec

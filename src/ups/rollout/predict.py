@@ -17,7 +17,7 @@ from ups.models.interpolation import apply_along, axis_matrix
 from ups.models.propagator import Propagator
 from ups.models.saved import Learned
 from ups.rollout.captured import stepper
-from ups.rollout.roll_out import roll_out, start_history
+from ups.rollout.unroll import roll_out, start_history
 
 CHUNK = 64
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ups.data.workers import worker_pool
+from ups.data.generate.workers import worker_pool
 from ups.durable import write
 from ups.errors import UserError
 from ups.store import layout

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.data.normalise import Normaliser
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.splits import Tick, content_hashes
 from ups.data.sampler import TaskIndices
-from ups.data.splits import Tick, content_hashes
 from ups.errors import UserError
 from ups.fields import Batch, Dataset
 from ups.store.build import build, rewrite

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ups.data.sampler import TaskIndices
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.fields import Batch
 from ups.store.fields import FieldStore

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.store.build import ArraySource, build, write_pieces
 from ups.store.claim import Piece, Plan, Progress, finish, planned
 from ups.store.layout import Shard

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.distributed import faults
-from ups.distributed.runtime import Runtime
+from ups.distributed.faults import injection
+from ups.distributed.runtime.start import Runtime
 from ups.distributed.vote import is_out_of_memory
 from ups.errors import UserError
 from ups.graphs import first_cause, record
@@ -58,7 +58,7 @@ def _obstacle(runtime: Runtime) -> str | None:
         return "only steps on a GPU can be captured"
     if runtime.mesh is not None:
         return f"runtime.strategy {runtime.config.strategy} communicates within a pass, which is not captured"
-    if faults.awaits(_INSIDE):
+    if injection.awaits(_INSIDE):
         return "a fault is to strike within a pass, which a captured one would not meet"
     return None
 

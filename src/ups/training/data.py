@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ups.data.known import remembered
-from ups.data.pieces import pieces, total_bytes
+from ups.data.generate.workers import all_cores
+from ups.data.prepare.cached import remembered
+from ups.data.prepare.row_ranges import pieces, total_bytes
+from ups.data.prepare.splits import Tick
+from ups.data.prepare.statistics import statistics
 from ups.data.sources import Report, Source
-from ups.data.splits import Tick
-from ups.data.statistics import statistics
-from ups.data.workers import all_cores
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch, Dataset
 from ups.models.saved import Learned
 from ups.rollout.predict import read_all

@@ -14,7 +14,7 @@ from statistics import median
 import torch
 
 from ups.config.schema import TrainingConfig
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.models.saved import ModelSpec
 from ups.track.open import open_tracker

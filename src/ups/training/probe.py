@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.training.step import MicroBatch, Step
 
 SHARE = 0.92

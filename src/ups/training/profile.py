@@ -21,7 +21,7 @@ from statistics import median
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.errors import UserError
 from ups.training.trace import PREFIX, STEP, complete_events, markdown, step_times

@@ -12,8 +12,8 @@ from typing import Any
 from jaxtyping import Shaped
 from torch import Tensor
 
-from ups.distributed.runtime import Runtime
-from ups.distributed.saver import Checkpoints, NotSaved
+from ups.checkpoint.saver import Checkpoints, NotSaved
+from ups.distributed.runtime.start import Runtime
 from ups.errors import GaveUp
 from ups.track.tracker import Tracker
 

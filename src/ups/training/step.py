@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ups.data.draws import Draws
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch
 from ups.store.place import Window
 from ups.training.ema import EMA

@@ -19,22 +19,22 @@ from typing import Any, SupportsFloat
 import torch
 from torch import Tensor, nn
 
+from ups.checkpoint.optimiser_state import optimiser_tensors, refuse_gradients
 from ups.config.schema import TrainingConfig
 from ups.data.sampler import Sampler, TaskIndices, TaskShare, check_ranks, sampling_shares
-from ups.distributed import backoff
-from ups.distributed.crash import PeerFailed
-from ups.distributed.optimiser_state import optimiser_tensors, refuse_gradients
+from ups.distributed.faults.crash import PeerFailed
+from ups.distributed.launch import backoff
 from ups.distributed.parallel import enough_memory, parallelise, replicas_agree
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.distributed.vote import Ballot, Voting, is_out_of_memory
 from ups.errors import GaveUp
 from ups.store.place import place
 from ups.track.tracker import Tracker
-from ups.training.ahead import read_ahead
 from ups.training.capture import captured
 from ups.training.data import Prepared
 from ups.training.ema import EMA
-from ups.training.optim import agree_on_kernels, build_optimiser, learning_rate
+from ups.training.optimisers import agree_on_kernels, build_optimiser, learning_rate
+from ups.training.prefetch import read_ahead
 from ups.training.probe import fitting_micro_batches
 from ups.training.saving import Saving, State
 from ups.training.stage import Stage

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.draws import Draws
-from ups.distributed.runtime import Runtime
+from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch
 from ups.training.data import Prepared
 from ups.training.stage import Stage

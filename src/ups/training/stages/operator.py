@@ -14,7 +14,7 @@ from ups.data.sampler import Span
 from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.rollout.captured import stepper
-from ups.rollout.roll_out import roll_out, start_history
+from ups.rollout.unroll import roll_out, start_history
 from ups.training.losses import LossParts, errors_of, relative_l2
 from ups.training.stage import Parent, Scores
 

@@ -1,0 +1,243 @@
+"""Input-output pairs of steady problems: a `.pt` or `.npz` file with arrays x (coefficient) and y (solution).
+
+Those we write also hold the text `ups`, which says where their points lie and what the fields are.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.data.formats.description import ATTRIBUTE, check_agrees, from_json, to_json
+from ups.data.formats.hdf5 import checked_rows
+from ups.data.formats.header import Described, keeping, named, rows_of
+from ups.data.formats.layout import Layout
+from ups.data.remote import is_there, read_bytes
+from ups.data.tasks import task as registered_task
+from ups.durable import write
+from ups.errors import UserError
+from ups.fields import Batch, Grid, Header, TaskSpec
+
+Convention = Literal["cell_centred", "nodal"]
+_PICKLE = b"\x80"
+
+
+class PairsFile(Described):
+    """Pairs x → y on the unit square as a steady Dataset: x is the task's static field, y its solution.
+
+    x and y are (N, X, Y), (N, 1, X, Y) or (N, X, Y, 1); x may be boolean. Files of others do not say where their points
+    lie, so `convention` must: `cell_centred` (i + ½)/n or `nodal` i/n with the first point on the wall. Taking one for
+    the other costs several times a good model's error. `.pt` is read with weights_only, so nothing in it is run.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        convention: Convention | None = None,
+        task: str | TaskSpec | None = None,
+        parameters: Mapping[str, float] | None = None,
+    ) -> None:
+        self.path = Path(path)
+        arrays = _load(self.path)
+        text = arrays.get(ATTRIBUTE)
+        if text is None:
+            header = _understood(self.path, convention, task or "darcy", parameters)
+        elif convention is not None or parameters is not None:
+            raise UserError(f"{self.path} says itself where its points lie; leave out convention and parameters")
+        else:
+            header = named(from_json(str(text), self.path), task)
+        self._static_name = header.static[0]
+        self._x = _fields(arrays, "x", self.path)
+        self._y = _fields(arrays, "y", self.path)
+        if self._x.shape != self._y.shape:
+            raise UserError(
+                f"{self.path}: x has shape {tuple(self._x.shape)} and y {tuple(self._y.shape)}; they must agree"
+            )
+        for name, values in (
+            (f"static field {self._static_name!r} (x)", self._x),
+            (f"channel {header.channels[0]!r} (y)", self._y),
+        ):
+            finite = torch.isfinite(values).flatten(1).all(1)
+            if not finite.all():
+                sample = int((~finite).nonzero()[0, 0])
+                raise UserError(f"{self.path}: sample {sample} has NaN or infinite values in {name}; remove the sample")
+        shape = tuple(self._y.shape[1:])
+        if text is None:
+            grid = Grid.cell_centred(shape) if convention == "cell_centred" else Grid.nodal(shape)
+            header = replace(header, grid=grid, dtype=self._y.dtype)
+        else:
+            check_agrees("y", shape, header.grid.shape, self.path)
+        self.header = header
+
+    def __len__(self) -> int:
+        return len(self._y)
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        rows = torch.from_numpy(checked_rows(list(indices), len(self), self.path))
+        return Batch(
+            task=self.task,
+            values=self._y[rows][:, None, ..., None][:, frames],
+            times=self.times[frames].expand(len(rows), -1),
+            grid=self.grid,
+            boundary=self.boundary,
+            parameters=rows_of(self.header, len(rows)),
+            static={self._static_name: self._x[rows]},
+            ids=rows,
+        )
+
+
+def _understood(
+    path: Path, convention: Convention | None, task: str | TaskSpec, parameters: Mapping[str, float] | None
+) -> Header:
+    """The header of a file that others wrote, but for its grid."""
+    if convention is None:
+        raise UserError(f"{path}: pairs do not say where their points lie; give convention: cell_centred or nodal")
+    if convention not in ("cell_centred", "nodal"):
+        raise UserError(f"{path}: convention is {convention!r}; use cell_centred or nodal")
+    spec = registered_task(task)
+    if not spec.steady or spec.dimension != 2 or len(spec.static) != 1 or len(spec.channels) != 1:
+        raise UserError(
+            f"{path}: pairs are one static field and one solution in two dimensions; task {spec.name!r} is not"
+        )
+    return Header(
+        task=spec.name,
+        channels=spec.channel_names,
+        grid=Grid.cell_centred((1, 1)),
+        times=torch.zeros(1, dtype=torch.float64),
+        boundary=spec.boundary,
+        parameters={name: float(value) for name, value in (parameters or {}).items()},
+        static=spec.static,
+    )
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    if not is_there(path):
+        raise UserError(f"{path} is not there; check the path")
+    try:
+        content = io.BytesIO(read_bytes(path))
+        if _holds_arrays(content):
+            with np.load(content, allow_pickle=False) as arrays:
+                texts = {name: arrays[name].item() for name in arrays.files if arrays[name].dtype.kind == "U"}
+                return texts | {name: torch.from_numpy(arrays[name]) for name in arrays.files if name not in texts}
+        content.seek(0)
+        loaded = torch.load(content, weights_only=True, map_location="cpu")
+    except (
+        OSError,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+    ) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"{path} is truncated or holds more than plain arrays ({reason}); fetch it again") from error
+    if not isinstance(loaded, Mapping):
+        raise UserError(f"{path} holds a {type(loaded).__name__}; pairs are a dictionary with x and y")
+    return loaded
+
+
+def _holds_arrays(content: io.BytesIO) -> bool:
+    """Whether a file is NumPy's `.npz`, judged by its content."""
+    if not zipfile.is_zipfile(content):
+        return False
+    with zipfile.ZipFile(content) as archive:
+        return all(name.endswith(".npy") for name in archive.namelist())
+
+
+def _fields(arrays: Mapping[str, Any], name: str, path: Path) -> Float[Tensor, "N X Y"]:
+    values = arrays.get(name)
+    if not isinstance(values, Tensor):
+        held = ", ".join(sorted(str(key) for key in arrays)) or "nothing"
+        raise UserError(f"{path} has no array {name!r} (it holds {held}); pairs are a dictionary with x and y")
+    if not (values.dtype == torch.bool or values.is_floating_point()):
+        raise UserError(f"{path}: {name!r} is of type {values.dtype}; it must be boolean or floating point")
+    shape = tuple(values.shape)
+    if values.dim() == 4 and values.shape[1] == 1:
+        values = values[:, 0]
+    elif values.dim() == 4 and values.shape[-1] == 1:
+        values = values[..., 0]
+    if values.dim() != 3 or 0 in values.shape:
+        raise UserError(f"{path}: {name!r} has shape {shape}; it must be (N, X, Y), (N, 1, X, Y) or (N, X, Y, 1)")
+    return values.to(torch.float64 if values.dtype == torch.float64 else torch.float32).contiguous()
+
+
+class PairsWriter:
+    """Writes pairs as `.npz` if the path ends so, else as `.pt`; they are kept until the end, being read whole too."""
+
+    def __init__(self, path: str | Path, header: Header, count: int) -> None:
+        header = self.kept(header)
+        self.path, self.header, self.count = Path(path), header, count
+        if self.path.exists():
+            raise UserError(f"{path} exists and is not overwritten; remove it or choose another path")
+        held = (header.grid.dimension, len(header.channels), len(header.static), header.steady)
+        if held != (2, 1, 1, True) or count < 1:
+            raise UserError(
+                f"{path}: pairs are at least one steady field in two dimensions that depends on one static field; "
+                "choose another layout"
+            )
+        varying = [name for name, value in header.parameters.items() if value is None]
+        if varying:
+            raise UserError(f"{path}: pairs have no place for {varying[0]}, which differs between them; drop it")
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header, static=True)
+
+    def write(self, batch: Batch) -> None:
+        x, y = batch.static[self.header.static[0]].cpu(), batch.values[:, 0, ..., 0].cpu()
+        if tuple(y.shape[1:]) != self.header.grid.shape or x.shape != y.shape:
+            raise UserError(f"{self.path}: pairs of shape {tuple(y.shape[1:])} do not fit {self.header.grid.shape}")
+        for name, values in (("x", x), ("y", y)):
+            if not torch.isfinite(values).all():
+                raise UserError(f"{self.path}: {name} has NaN or infinite values; remove those samples")
+        self._pairs.append((x.to(self.header.dtype), y.to(self.header.dtype)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            return
+        given = sum(len(y) for _, y in self._pairs)
+        if given != self.count:
+            raise UserError(f"{self.path}: {given} of the {self.count} trajectories announced were given")
+        x, y = (torch.cat(column) for column in zip(*self._pairs, strict=True))
+        text, content = to_json(self.header), io.BytesIO()
+        if self.path.suffix == ".npz":
+            np.savez(content, x=x.numpy(), y=y.numpy(), ups=np.array(text))
+        else:
+            torch.save({"x": x, "y": y, ATTRIBUTE: text}, content)
+        write(self.path, content.getvalue())
+
+
+def _open(path: Path, task: str | TaskSpec | None = None, **options: Any) -> PairsFile:
+    return PairsFile(path, task=task, **options)
+
+
+class Pairs(Layout):
+    """One steady field of one other, in one file that is read whole."""
+
+    name = "pairs"
+    extension = ".pt"
+    options = ("convention", "parameters")
+    writer = PairsWriter
+    open = _open
+
+    @staticmethod
+    def recognises(path: Path) -> bool:
+        return read_bytes(path, 2).startswith((b"PK", _PICKLE))

@@ -1,0 +1,281 @@
+"""PDEBench grouped files: the published HDF5 layout of diffusion-sorption, diffusion-reaction and shallow water.
+
+    0000/data (T, X[, Y[, Z]], C)    0000/grid/x (X,)[, 0000/grid/y[, 0000/grid/z]]    0000/grid/t (T,)
+
+and so on, a group a trajectory, named by its number; the attribute `config` of a group is the YAML of the run that made
+it. Publications test on the last tenth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+import yaml
+
+from ups.data.formats.append import HDF5Writer
+from ups.data.formats.description import check_agrees, described
+from ups.data.formats.hdf5 import (
+    array,
+    centred_axis,
+    check_finite,
+    checked_rows,
+    coordinate,
+    even_times,
+    holds,
+    open_file,
+    precision,
+    read_part,
+)
+from ups.data.formats.header import Described, batch_from, keeping
+from ups.data.formats.layout import Layout
+from ups.data.formats.pdebench.coordinates import check_axes, rounded
+from ups.data.formats.pdebench.published import Known, as_task, check_fits, known_task, needed, published_words
+from ups.errors import UserError
+from ups.fields import AXES, Batch, Grid, Header, TaskSpec
+
+_TASK_OF_NAME = {"diff-sorp": "diffusion_sorption", "diff-react": "diffusion_reaction", "rdb": "shallow_water"}
+_TASK_OF_CONTENT = {  # channels, domain and last time
+    (1, ((0.0, 1.0),), 500.0): "diffusion_sorption",
+    (2, ((-1.0, 1.0), (-1.0, 1.0)), 5.0): "diffusion_reaction",
+    (1, ((-2.5, 2.5), (-2.5, 2.5)), 1.0): "shallow_water",
+}
+_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
+
+
+class GroupedFile(Described):
+    """A PDEBench grouped file as a Dataset, read lazily.
+
+    Opening lists the groups and looks into the first and the last: ten thousand would take seconds. The others are
+    compared with the first when they are read. The file is opened for each read, so the dataset can be handed to other
+    processes.
+    """
+
+    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
+        self.path = Path(path)
+        self._parameters: dict[int, dict[str, float]] = {}
+        with open_file(self.path) as file:
+            self._keys = _keys(file, self.path)
+            data = array(file, f"{self._keys[0]}/data", self.path)
+            self._shape = data.shape
+            self._axes = _axes(file, self._keys[0], data.shape, self.path)
+            header = described(file, self.path)
+            if header is None:
+                self.header = _understood(file, self._keys, self._axes, data, task, self.path)
+            else:
+                expected = (len(header.times), *header.grid.shape, len(header.channels))
+                check_agrees(f"{self._keys[0]}/data", data.shape, expected, self.path)
+                self.header = as_task(header, task, self.path)
+            self._look_into(file, len(self._keys) - 1)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
+        rows = checked_rows(indices, len(self), self.path)
+        kept = range(self._shape[0])[frames]
+        values = np.empty(
+            (len(rows), len(kept), *self._shape[1:]), "f8" if self.header.dtype == torch.float64 else "f4"
+        )
+        with open_file(self.path) as file:
+            for place, row in enumerate(rows.tolist()):
+                self._look_into(file, row)
+                values[place] = read_part(file[f"{self._keys[row]}/data"], (frames,))
+        for channel, name in enumerate(self.channels):
+            check_finite(values[..., channel], rows, f"channel {name!r}", self.path)
+        varying = {
+            name: torch.tensor([self._parameters[row][name] for row in rows.tolist()], dtype=torch.float64)
+            for name, value in self.header.parameters.items()
+            if value is None
+        }
+        return batch_from(self.header, rows, frames, values, parameters=varying)
+
+    def _look_into(self, file: h5py.File, row: int) -> None:
+        """Refuse a group that is not like the first, and learn its parameters."""
+        if row in self._parameters:
+            return
+        key, first = self._keys[row], self._keys[0]
+        shape = array(file, f"{key}/data", self.path).shape
+        if shape != self._shape:
+            raise UserError(
+                f"{self.path}: '{key}/data' has shape {shape} and '{first}/data' {self._shape}; "
+                "put trajectories of other shapes into files of their own"
+            )
+        for name, positions in _axes(file, key, shape, self.path).items():
+            if not np.array_equal(positions, self._axes[name]):
+                raise UserError(
+                    f"{self.path}: '{key}/grid/{name}' differs from '{first}/grid/{name}'; "
+                    "put trajectories of other grids or times into files of their own"
+                )
+        said = _numbers(_config(file, key, self.path))
+        for name, value in self.header.parameters.items():
+            if value is None and name not in said:
+                raise UserError(f"{self.path}: the attribute 'config' of {key!r} does not say {name!r}; add it there")
+            if value is not None and said.get(name, value) != value:
+                raise UserError(
+                    f"{self.path}: {name} is {said[name]} in group {key!r} and {value} in {first!r}; "
+                    "put trajectories of other parameters into files of their own"
+                )
+        self._parameters[row] = said
+
+
+def _keys(file: h5py.File, path: Path) -> tuple[str, ...]:
+    """The groups in the order of their numbers, of which none may be missing."""
+    names = [str(name) for name in file]
+    for key in names:
+        if not (key.isascii() and key.isdigit()):
+            raise UserError(f"{path}: the group {key!r} is not a trajectory's number; remove it or rename it")
+    keys = sorted(names, key=int)
+    for key, following in pairwise(keys):
+        if int(following) != int(key) + 1:
+            missing = f"{int(key) + 1:0{len(key)}d}"
+            raise UserError(
+                f"{path}: the group {missing!r} is missing between {key!r} and {following!r}; fetch it again"
+            )
+    return tuple(keys)
+
+
+def _axes(file: h5py.File, key: str, shape: tuple[int, ...], path: Path) -> dict[str, np.ndarray]:
+    """The group's positions, t first: named as stored, so that time is never taken for space."""
+    names = ("t", *AXES[: len(shape) - 2])
+    if len(shape) not in (3, 4, 5) or 0 in shape:
+        raise UserError(f"{path}: '{key}/data' has shape {shape}; it must be (times, x[, y[, z]], channels)")
+    grid = file.get(f"{key}/grid")
+    held = sorted(grid) if isinstance(grid, h5py.Group) else []
+    if held != sorted(names):
+        raise UserError(
+            f"{path}: '{key}/grid' holds {', '.join(held) or 'nothing'}; data of shape {shape} need {', '.join(names)}"
+        )
+    axes = {name: coordinate(file, f"{key}/grid/{name}", path, least=1 if name == "t" else 2) for name in names}
+    for (name, positions), n in zip(axes.items(), shape[:-1], strict=True):
+        if len(positions) != n:
+            raise UserError(
+                f"{path}: '{key}/grid/{name}' has {len(positions)} entries, '{key}/data' has {n} along {name}"
+            )
+    return axes
+
+
+def _config(file: h5py.File, key: str, path: Path) -> dict[str, Any]:
+    """What the run that made a group was told; nothing if the file does not say."""
+    text = file[key].attrs.get("config", "")
+    try:
+        config = yaml.load(text, _YAML)
+    except yaml.YAMLError as error:
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"{path}: the attribute 'config' of {key!r} is not YAML ({reason}); remove or mend it"
+        ) from error
+    return config if isinstance(config, dict) else {}
+
+
+def _numbers(config: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a run's configuration, those of its section `sim` first."""
+    section = config.get("sim")
+    both = {**config, **(section if isinstance(section, dict) else {})}
+    found: dict[str, float] = {}
+    for name, value in both.items():
+        try:
+            found[str(name)] = float(value)  # YAML 1.1 takes 1e-3 for a word
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def _understood(
+    file: h5py.File,
+    keys: Sequence[str],
+    axes: Mapping[str, np.ndarray],
+    data: h5py.Dataset,
+    task: str | TaskSpec | None,
+    path: Path,
+) -> Header:
+    """The header of a file that others wrote."""
+    space = [centred_axis(positions) for name, positions in axes.items() if name != "t"]
+    grid = Grid(tuple(positions for positions, _ in space), tuple(extent for _, extent in space))
+    times = even_times(axes["t"])
+    known = known_task(task or _task_name(data.shape[-1], grid, float(times[-1]), path))
+    check_fits(known, data.shape[-1], grid.dimension, path)
+    if known.static:
+        raise UserError(f"{path}: the layout has no static fields, task {known.task!r} needs {known.static}")
+    config = _config(file, keys[0], path)
+    first, last = (_of_task(_config(file, key, path), known) for key in (keys[0], keys[-1]))
+    parameters = needed(first, known, path)
+    return Header(
+        task=known.task,
+        channels=known.channels,
+        grid=grid,
+        times=times,
+        boundary=known.boundary,
+        parameters={name: value if last.get(name, value) == value else None for name, value in parameters.items()},
+        dtype=precision(data),
+        notes={"config": config} if config else {},
+        test_at="last",
+    )
+
+
+def _of_task(config: Mapping[str, Any], known: Known) -> dict[str, float]:
+    """A run is told more than the equation's parameters: only those that the task knows."""
+    names = {*known.parameters, *known.fixed}
+    return {name: value for name, value in _numbers(config).items() if name in names}
+
+
+def _task_name(channels: int, grid: Grid, last: float, path: Path) -> str:
+    for word in published_words(path):
+        if word in _TASK_OF_NAME:
+            return _TASK_OF_NAME[word]
+    name = _TASK_OF_CONTENT.get((channels, grid.extent, last))
+    if name is None:
+        raise UserError(f"{path}: neither content nor file name say which task this is; pass task=")
+    return name
+
+
+class GroupedWriter(HDF5Writer):
+    """Writes a group a trajectory, with parameters of its own; any channels, one to three dimensions."""
+
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header)
+
+    def refuse(self, path: Path) -> None:
+        check_axes(self.header, path)
+
+    def lay_out(self) -> None:
+        self._digits = max(4, len(str(self.count - 1)))
+        names = ("t", *AXES[: self.header.grid.dimension])
+        axes = (self.header.times, *self.header.grid.positions)
+        self._grid = {name: rounded(positions) for name, positions in zip(names, axes, strict=True)}
+
+    def put(self, start: int, batch: Batch) -> None:
+        for row in range(len(batch)):
+            group = self.file.create_group(f"{start + row:0{self._digits}d}")
+            group.create_dataset("data", data=batch.values[row].to(self.header.dtype).numpy())
+            for name, positions in self._grid.items():
+                group.create_dataset(f"grid/{name}", data=positions)
+            parameters = {name: float(values[row]) for name, values in batch.parameters.items()}
+            group.attrs["config"] = yaml.safe_dump({"sim": parameters})
+
+
+class Grouped(Layout):
+    """The layout of diffusion-sorption, diffusion-reaction and shallow water."""
+
+    name = "pdebench-grouped"
+    extension = ".h5"
+    options = ()
+    writer = GroupedWriter
+    open = GroupedFile
+    test_at = "last"
+
+    @staticmethod
+    def recognises(path: Path) -> bool:
+        return holds(path, _begins_with_a_trajectory)
+
+
+def _begins_with_a_trajectory(file: h5py.File) -> bool:
+    first = str(next(iter(file), ""))
+    return first.isdigit() and isinstance(file[first], h5py.Group)

@@ -1,0 +1,171 @@
+"""PDEBench tensor files: the published HDF5 layout of the one-dimensional tasks and of Darcy flow.
+
+    one-dimensional   tensor (N, T, X)       x-coordinate (X,)                     t-coordinate (T+1,)
+    Darcy             tensor (N, 1, X, Y)    x-coordinate (X,), y-coordinate (Y,)  nu (N, X, Y), called `a` here
+
+Coordinates are cell centres in float32, and t-coordinate has one entry too many. Parameters are root attributes
+(`beta`, `Nu`, `rho`) or only in the file's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import h5py
+import torch
+
+from ups.data.formats.append import HDF5Writer
+from ups.data.formats.description import check_agrees, described
+from ups.data.formats.hdf5 import array, check_finite, checked_rows, holds, open_file, precision, read_rows
+from ups.data.formats.header import Described, batch_from, keeping
+from ups.data.formats.layout import Layout
+from ups.data.formats.pdebench.coordinates import check_axes, stored_grid, stored_times, write_coordinates
+from ups.data.formats.pdebench.published import (
+    as_task,
+    check_fits,
+    known_task,
+    needed,
+    parameter_attributes,
+    published_parameters,
+    refuse_varying,
+)
+from ups.errors import UserError
+from ups.fields import Batch, Header, TaskSpec
+
+_TASK_OF_PARAMETERS = {
+    frozenset({"beta"}): "advection",
+    frozenset({"nu"}): "burgers",
+    frozenset({"nu", "rho"}): "reaction_diffusion",
+}
+_TRANSIENT = (
+    "published Darcy targets are not steady: each is the frame at t = 1.75 of a transient "
+    "whose random start is not stored"
+)
+
+
+class TensorFile(Described):
+    """A PDEBench tensor file as a Dataset, read lazily.
+
+    The file is opened for each read, so the dataset can be handed to other processes.
+    """
+
+    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
+        self.path = Path(path)
+        with open_file(self.path) as file:
+            tensor = array(file, "tensor", self.path)
+            _check_shape(tensor.shape, "nu" in file, self.path)
+            if tensor.ndim == 4:
+                expected, shape = (tensor.shape[0], *tensor.shape[2:]), array(file, "nu", self.path).shape
+                if shape != expected:
+                    raise UserError(f"{self.path}: 'nu' has shape {shape}, 'tensor' says {expected}")
+            header = described(file, self.path)
+            if header is None:
+                self.header = _understood(file, tensor, task, self.path)
+            else:
+                check_agrees("tensor", tensor.shape[1:], (len(header.times), *header.grid.shape), self.path)
+                self.header = as_task(header, task, self.path)
+            self._count = int(tensor.shape[0])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
+        rows = checked_rows(indices, len(self), self.path)
+        with open_file(self.path) as file:
+            values = read_rows(file["tensor"], rows, frames)
+            static = {name: read_rows(file["nu"], rows) for name in self.header.static}
+        check_finite(values, rows, f"channel {self.channels[0]!r}", self.path)
+        for name, field in static.items():
+            check_finite(field, rows, f"static field {name!r}", self.path)
+        return batch_from(self.header, rows, frames, values[..., None], static)
+
+
+def _check_shape(shape: tuple[int, ...], coefficient: bool, path: Path) -> None:
+    if len(shape) == 4 and not coefficient:
+        raise UserError(
+            f"{path}: 'tensor' has shape {shape} and there is no 'nu': it is not Darcy flow; if the axes are "
+            "(devices, samples, times, x), merge the first two"
+        )
+    if len(shape) not in (3, 4) or 0 in shape or (len(shape) == 4 and shape[1] != 1):
+        raise UserError(
+            f"{path}: 'tensor' has shape {shape}; a PDEBench file has (samples, times, x) or, for Darcy, "
+            "(samples, 1, x, y)"
+        )
+
+
+def _understood(file: h5py.File, tensor: h5py.Dataset, task: str | TaskSpec | None, path: Path) -> Header:
+    """The header of a file that others wrote."""
+    parameters = published_parameters(path, dict(file.attrs))
+    darcy = tensor.ndim == 4
+    known = known_task(task or _task_name(parameters, darcy, path))
+    check_fits(known, 1, tensor.ndim - 2, path)
+    if len(known.static) != darcy:
+        raise UserError(f"{path}: has {int(darcy)} static fields, task {known.task!r} has {known.static}")
+    return Header(
+        task=known.task,
+        channels=known.channels,
+        grid=stored_grid(file, "tensor", tensor.shape[2:], path),
+        times=torch.zeros(1, dtype=torch.float64) if darcy else stored_times(file, tensor.shape[1], path),
+        boundary=known.boundary,
+        parameters=needed(parameters, known, path),
+        static=known.static,
+        dtype=precision(tensor),
+        notes={"target": _TRANSIENT} if known.task == "darcy" else {},
+    )
+
+
+def _task_name(parameters: Mapping[str, float], darcy: bool, path: Path) -> str:
+    name = "darcy" if darcy else _TASK_OF_PARAMETERS.get(frozenset(parameters))
+    if name is None:
+        raise UserError(f"{path}: neither attributes nor file name say which task this is; pass task=")
+    return name
+
+
+class TensorWriter(HDF5Writer):
+    """Writes one field: transient in one dimension, or steady in two with one static field."""
+
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header, static=header.grid.dimension == 2)
+
+    def refuse(self, path: Path) -> None:
+        header = self.header
+        dimension = header.grid.dimension
+        if len(header.channels) != 1:
+            raise UserError(f"{path}: a tensor file holds one channel, not {', '.join(header.channels)}")
+        if dimension != 1 and not (dimension == 2 and header.steady and len(header.static) == 1):
+            raise UserError(
+                f"{path}: a tensor file holds one-dimensional fields, or two-dimensional steady ones that depend on "
+                "one static field; choose another layout"
+            )
+        refuse_varying(header, path)
+        check_axes(header, path)
+
+    def lay_out(self) -> None:
+        header, grid = self.header, self.header.grid
+        self.array("tensor", (self.count, len(header.times), *grid.shape))
+        if grid.dimension == 2:
+            self.array("nu", (self.count, *grid.shape))
+        write_coordinates(self.file, header, times=grid.dimension == 1)
+        self.file.attrs.update(parameter_attributes(header))
+
+    def put(self, start: int, batch: Batch) -> None:
+        self.fill("tensor", start, batch.values[..., 0])
+        if self.header.grid.dimension == 2:
+            self.fill("nu", start, batch.static[self.header.static[0]])
+
+
+class Tensor(Layout):
+    """The layout of the one-dimensional tasks and of Darcy flow."""
+
+    name = "pdebench-tensor"
+    extension = ".hdf5"
+    options = ()
+    writer = TensorWriter
+    open = TensorFile
+
+    @staticmethod
+    def recognises(path: Path) -> bool:
+        return holds(path, lambda file: isinstance(file.get("tensor"), h5py.Dataset))

@@ -1,0 +1,1 @@
+"""PDEGym's files (netCDF4, which is HDF5)."""

@@ -1,0 +1,1 @@
+"""The Well's HDF5 files."""

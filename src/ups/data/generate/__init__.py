@@ -1,0 +1,1 @@
+"""Data from the package's own solvers."""

@@ -1,0 +1,240 @@
+"""Make a data set with our own solvers: the same bytes whatever the number of workers, and resumable.
+
+Trajectories are solved in chunks of fixed size (`chunks.py`), by one thread of a CPU worker or by a GPU, so neither the
+number of workers nor of GPUs changes a trajectory's rounding. Finished chunks are kept in a hidden folder beside the
+file until it is whole, and are put together in order while later ones are still being solved. CPUs and GPUs may differ
+in the last digits: the data's key says which made them, and the data of either are taken for the other's.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import itertools
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ups.data.formats.layout import Layout, Writer
+from ups.data.formats.layouts import named_layout
+from ups.data.generate.chunks import Chunks, gpus
+from ups.data.open import open_dataset
+from ups.durable import sync
+from ups.equations import Equation
+from ups.errors import UserError
+from ups.fields import Batch, Header
+
+VERSION = 4  # of the bytes a solver makes; raised when any solver's output changes
+
+Progress = Callable[[int, int], None]
+
+
+def generate(
+    equation: Equation,
+    count: int,
+    seed: int,
+    path: str | Path,
+    workers: int = 1,
+    progress: Progress | None = None,
+    *,
+    device: str = "cpu",
+    layout: str | None = None,
+) -> Path:
+    """Solve trajectories 0 … count − 1 of the family `seed` and write them in a layout, the equation's own by default.
+
+    `workers` are CPU processes; with `device="cuda"` every visible GPU has one. If the file is there and was made with
+    the same equation, count, seed, layout and version, on whatever device, it is kept; any other file under that name
+    is refused. Interrupted, a second call on the same kind of device goes on where the first stopped. `progress(done,
+    total)` is called with numbers of trajectories. With more than one worker, a script must call this under
+    `if __name__ == "__main__"`.
+    """
+    path = Path(path)
+    if count < 1 or workers < 1:
+        raise UserError(f"{path}: count is {count} and workers {workers}; both must be at least 1")
+    if device != "cpu":
+        gpus(device)
+    kind = named_layout(layout or equation.layout)
+    keys = data_keys(equation, count, seed, kind.name)
+    key = keys[device.partition(":")[0]]
+    folders = {made: path.with_name(f".{path.name}.chunks-{made[:16]}") for made in keys.values()}
+    progress = progress or (lambda done, total: None)
+    if is_made(path, keys.values()):
+        progress(count, count)
+        return path
+    chunks = Chunks(equation, seed, count, device, folders[key])
+    _check_space(path, chunks)
+    with _alone(path):
+        if is_made(path, keys.values()):  # by another process in the meantime
+            progress(count, count)
+            return path
+        chunks.folder.mkdir(exist_ok=True)
+        try:
+            whole = _make(chunks, kind, key, workers, path.name, progress)
+        except BrokenProcessPool as error:
+            raise UserError(
+                f"{path}: a worker process was killed, perhaps for want of memory; start again with fewer workers, "
+                "finished parts are kept"
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(
+                f"{path}: the disk is full; free some space and start again, finished parts are kept"
+            ) from error
+        if path.exists():
+            raise UserError(f"{path} came into being while the data were made; remove it and start again")
+        whole.rename(path)
+        sync(path.parent)
+        for folder in folders.values():  # those of the other device too, where it was interrupted
+            shutil.rmtree(folder, ignore_errors=folder != chunks.folder)
+    return path
+
+
+def file_name(equation: Equation, layout: str | None = None) -> str:
+    """The published name of the data, with the extension of the layout."""
+    published = equation.published_name
+    return published if layout is None else str(Path(published).with_suffix(named_layout(layout).extension))
+
+
+def data_key(equation: Equation, count: int, seed: int, layout: str = "", device: str = "cpu") -> str:
+    """A hash of everything the file's bytes follow from."""
+    content = {
+        "equation": equation.name,
+        "settings": {name: v if isinstance(v, str) else float(v) for name, v in vars(equation).items()},
+        "parameters": equation.parameters,
+        "solver": equation.solver,
+        "grid": [positions.tolist() for positions in equation.grid.positions],
+        "times": equation.times.tolist(),
+        "count": count,
+        "seed": seed,
+        "layout": layout or equation.layout,
+        "device": device.partition(":")[0],
+        "version": VERSION,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def data_keys(equation: Equation, count: int, seed: int, layout: str = "") -> dict[str, str]:
+    """The key of the data as each kind of device makes them: any of these is the data asked for."""
+    return {device: data_key(equation, count, seed, layout, device) for device in ("cpu", "cuda")}
+
+
+def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str, progress: Progress) -> Path:
+    """The whole data in the chunks' folder, under their final name."""
+    whole = chunks.folder / name
+    for left in (whole, *chunks.folder.glob("*.tmp"), *chunks.folder.glob(".*.tmp")):
+        left.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    finished = chunks.finished()
+    missing = sorted(set(range(len(chunks))) - set(finished))
+    done = sum(chunks.held(chunk) for chunk in finished)
+    progress(done, chunks.count)
+
+    def reported() -> Iterator[int]:
+        nonlocal done
+        for chunk in chunks.make(missing, workers):
+            done += chunks.held(chunk)
+            progress(done, chunks.count)
+            yield chunk
+
+    def writer(first: Batch) -> Writer:
+        return kind.writer(whole, _header(chunks, kind, first, key), chunks.count)
+
+    _write_in_order(chunks, itertools.chain(finished, reported()), writer)
+    return whole
+
+
+def _write_in_order(chunks: Chunks, made: Iterable[int], open_writer: Callable[[Batch], Writer]) -> None:
+    """Write each chunk as soon as it and all before it are made."""
+    waiting: set[int] = set()
+    following = 0
+    with ExitStack() as stack:
+        writer: Writer | None = None
+        for chunk in made:
+            waiting.add(chunk)
+            while following in waiting:
+                batch = chunks.read(following)
+                if writer is None:
+                    writer = stack.enter_context(open_writer(batch))
+                writer.write(batch)
+                waiting.remove(following)
+                following += 1
+
+
+def _header(chunks: Chunks, kind: type[Layout], first: Batch, key: str) -> Header:
+    equation = chunks.equation
+    return Header(
+        task=equation.name,
+        channels=equation.channels,
+        grid=equation.grid,
+        times=equation.times,
+        boundary=equation.boundary,
+        parameters={name: equation.parameters.get(name) for name in first.parameters},
+        static=tuple(first.static),
+        forcings={name: field.dim() == first.values.dim() - 1 for name, field in first.forcings.items()},
+        masked=first.mask is not None,
+        test_at=kind.test_at,
+        notes={
+            "equation": equation.name,
+            "solver": equation.solver,
+            "seed": chunks.seed,
+            "device": chunks.device.partition(":")[0],
+            "version": VERSION,
+            "key": key,
+        },
+    )
+
+
+def is_made(path: Path, keys: Collection[str]) -> bool:
+    """Whether data of one of the keys are there; anything else under that name is refused."""
+    if not path.exists():
+        return False
+    try:
+        found = open_dataset(path).header.notes.get("key")
+    except UserError:  # damaged, or none of ours
+        found = None
+    if found not in keys:
+        raise UserError(
+            f"{path} exists and was not made with this equation, count, seed and layout; "
+            "remove it or choose another path"
+        )
+    return True
+
+
+def _check_space(path: Path, chunks: Chunks) -> None:
+    """The chunks still to make and the final file lie on the disk together."""
+    equation = chunks.equation
+    fields = len(equation.times) * len(equation.channels) + len(equation.static)
+    missing = chunks.count - sum(chunks.held(chunk) for chunk in chunks.finished())
+    needed = 4 * fields * math.prod(equation.grid.shape) * (chunks.count + missing) + 2**20
+    place = next(folder for folder in path.absolute().parents if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UserError(
+            f"{path}: making it needs {needed / 2**20:.1f} MiB, {place} has {free / 2**20:.1f} MiB free; "
+            "free some space or choose another place"
+        )
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Two processes that make one file would take each other's chunks away, or one the other's file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = path.with_name(f".{path.name}.lock")
+    busy = UserError(f"{path} is being made by another process; wait for it or choose another path")
+    with name.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise busy from None
+        if not name.exists() or not os.path.samestat(os.fstat(lock.fileno()), name.stat()):
+            raise busy  # its holder removed it just now, and another may hold the next one
+        try:
+            yield
+        finally:
+            name.unlink()

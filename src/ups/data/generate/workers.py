@@ -1,0 +1,84 @@
+"""Worker processes for work on data: quick to start, one thread each, gone when their parent is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, resource_tracker
+from typing import Any, TypeVar
+
+import torch
+
+from ups.errors import UserError
+
+
+def worker_pool(workers: int, setup: Callable[..., None] | None = None, *arguments: Any) -> ProcessPoolExecutor:
+    """A pool whose processes call `setup(number, *arguments)` first, each with a number of its own from 0.
+
+    A script that uses it must do so under `if __name__ == "__main__"`.
+    """
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["ups.data.generate.make"])  # torch is imported once for all pools of a process
+        # Ctrl-C is the parent's to answer: one that ends the server while it imports would look like an error.
+        resource_tracker.ensure_running()  # by itself the server starts it, which lets the signal through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    numbers = context.SimpleQueue()
+    for number in range(workers):
+        numbers.put(number)
+    return ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_start_worker, initargs=(numbers, setup, arguments)
+    )
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_workers(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[tuple[Item, Result]]:
+    """`work` of each item: in this process, or in several and then in any order."""
+    if workers <= 1:
+        for item in items:
+            yield item, work(item)
+        return
+    pool = worker_pool(workers)
+    try:
+        futures = {pool.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a worker process was killed, perhaps for want of memory; start again with fewer (data.workers, --workers)"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def all_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _start_worker(numbers: Any, setup: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """One thread. Ctrl-C reaches workers too, but is the parent's to answer; its end, however it came, is theirs."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if setup is not None:
+        setup(numbers.get(), *arguments)
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)

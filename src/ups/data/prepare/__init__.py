@@ -1,0 +1,1 @@
+"""From datasets to what training needs of them: splits, statistics, units."""

@@ -1,0 +1,99 @@
+"""From physical to normalised units and back: u/rms, or (ln u − mean)/std under the log transform."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.data.prepare.statistics import Statistics
+from ups.errors import UserError
+from ups.fields import Batch, TaskSpec
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """A task's units. An identity channel is only scaled (a zero stays zero), a static field is standardised."""
+
+    spec: TaskSpec
+    statistics: Statistics
+
+    def _columns(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        offsets, scales = [], []
+        for channel in self.spec.channels:
+            scale = self.statistics.channels[channel.name]
+            log = channel.transform == "log"
+            offsets.append(scale.mean if log else 0.0)
+            scales.append((scale.std if log else scale.rms) or 1.0)
+        return like.new_tensor(offsets), like.new_tensor(scales)
+
+    def units(self) -> Float[Tensor, " C"]:
+        """What a difference of one is, in a channel's own units or in its logarithm."""
+        return self._columns(torch.zeros((), dtype=torch.float64))[1]
+
+    def _logarithmic(self, like: Tensor) -> Tensor | None:
+        """Which channels are; None where none is, known without asking the device."""
+        flags = [c.transform == "log" for c in self.spec.channels]
+        return torch.tensor(flags, device=like.device) if any(flags) else None
+
+    def normalise(self, values: Float[Tensor, "*any C"]) -> Float[Tensor, "*any C"]:
+        offset, scale = self._columns(values)
+        log = self._logarithmic(values)
+        if log is not None:
+            values = torch.where(log, torch.where(log, values, 1.0).log(), values)
+        return (values - offset) / scale
+
+    def physical(self, values: Float[Tensor, "*any C"]) -> Float[Tensor, "*any C"]:
+        offset, scale = self._columns(values)
+        log = self._logarithmic(values)
+        values = values * scale + offset
+        return values if log is None else torch.where(log, torch.where(log, values, 0.0).exp(), values)
+
+    def static(self, fields: Mapping[str, Float[Tensor, "B *space"]], like: Tensor) -> Float[Tensor, "B *space S"]:
+        """The task's static fields, stacked in its order; a task without any has S = 0."""
+        columns = []
+        for name in self.spec.static:
+            if name not in fields:
+                raise UserError(f"task {self.spec.name!r} needs the static field {name!r}; give it in the conditions")
+            scale = self.statistics.static[name]
+            columns.append((fields[name].to(like) - scale.mean) / (scale.std or 1.0))
+        return torch.stack(columns, -1) if columns else like.new_zeros(*like.shape[:1], *like.shape[2:-1], 0)
+
+    def batch(self, batch: Batch) -> Batch:
+        """Physical fields and static fields as models see them, with what the task does not vary left out."""
+        static = self.static(batch.static, batch.values).unbind(-1)
+        return replace(
+            batch,
+            values=self.normalise(batch.values),
+            parameters={name: batch.parameters[name] for name in self.spec.parameters},
+            static=dict(zip(self.spec.static, static, strict=True)),
+        )
+
+    def walls(self) -> dict[tuple[int, int], Float[Tensor, " C"]]:
+        """What is prescribed on walls, by axis and side (0 lower, 1 upper), normalised; NaN where a channel is free."""
+        walls, count = {}, len(self.spec.channels)
+        for axis, pair in enumerate(self.spec.boundary.sides):
+            for side, wall in enumerate(pair):
+                if wall.kind == "value":
+                    given = wall.value or (0.0,) * count
+                    values = [*given, *[torch.nan] * count][:count]
+                    walls[axis, side] = self.normalise(torch.tensor(values, dtype=torch.float64))
+        return walls
+
+    def step_scales(self) -> tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]:
+        """Lead times of the strides and the rms of normalised change over each, per channel."""
+        strides, dt = self.statistics.strides, self.statistics.dt
+        if dt is None:
+            raise ValueError(f"{self.spec.name} is steady: it has no step")
+        rows = []
+        for i in range(len(strides)):
+            row = []
+            for channel in self.spec.channels:
+                scale = self.statistics.channels[channel.name]
+                unit = (scale.std if channel.transform == "log" else scale.rms) or 1.0
+                row.append(max(scale.differences[i] / unit, 1e-6))
+            rows.append(row)
+        return torch.tensor([s * dt for s in strides], dtype=torch.float64), torch.tensor(rows, dtype=torch.float64)

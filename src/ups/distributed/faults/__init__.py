@@ -1,0 +1,1 @@
+"""Finding, recording, explaining and injecting faults."""

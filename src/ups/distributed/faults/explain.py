@@ -1,0 +1,39 @@
+"""Why a run ended, from what its directory holds: the report of its last crash, or its decided end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ups.distributed.faults.crash_report import latest_report
+from ups.errors import UserError
+
+_ENDS = {
+    "finished": "it finished",
+    "stopped": "it was stopped and can be resumed with the same command",
+    "mistake": "it met a mistake that you can mend",
+    "gave_up": "it gave up",
+}
+
+
+def explanation(directory: Path) -> tuple[str, dict[str, Any]]:
+    """As text and as JSON. A run that is no run is a mistake of the user's."""
+    if not (directory / "config.yaml").is_file():
+        raise UserError(f"{directory} is not a run (it has no config.yaml); name a directory that `ups run` made")
+    outcome_file = directory / "outcome.json"
+    outcome = json.loads(outcome_file.read_text()) if outcome_file.is_file() else None
+    end = f"{directory}: {_end(outcome)}"
+    report = latest_report(directory)
+    if report is None:
+        return f"{end}; there is no crash report\n", {"outcome": outcome, "crash": None}
+    content = json.loads(report.with_suffix(".json").read_text())
+    text = f"{end}; this is its last crash, from {report}\n\n{report.read_text()}"
+    return text, {"outcome": outcome, "crash": content}
+
+
+def _end(outcome: dict[str, Any] | None) -> str:
+    if outcome is None:
+        return "it has not ended, or its supervisor was killed"
+    state = _ENDS.get(outcome["state"]) or str(outcome["state"])
+    return f"{state} ({outcome['reason']})" if outcome["reason"] else state

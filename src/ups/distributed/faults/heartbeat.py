@@ -1,0 +1,179 @@
+"""Where each rank is: a small memory-mapped file a rank, `RUN/crumbs/rank_00003`, which survives any death.
+
+The rank marks the phase it enters; the supervisor reads. A hang is a phase past its deadline, and its culprit is the
+rank with the lowest (step, phase), or one that is stopped: the others wait for it. No torch here, and a mark costs
+about a microsecond.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ups.distributed.runtime.host import is_stopped
+
+PHASES = (
+    "start",
+    "init",
+    "data",
+    "model",
+    "shard",
+    "first step",
+    "gradients",
+    "vote",
+    "reduce",
+    "update",
+    "validate",
+    "checkpoint",
+    "end",
+)
+"""In the order of a step, so that the lowest (step, phase) is the rank the others wait for."""
+
+_NUMBER = {phase: number for number, phase in enumerate(PHASES)}
+_STEP_PHASES = frozenset(_NUMBER[phase] for phase in ("gradients", "vote", "reduce", "update"))
+_DEADLINES = {"data": 3600.0, "validate": 3600.0, "checkpoint": 1800.0, "end": 3600.0}
+_OTHER_DEADLINE = 600.0
+_SLOWEST_TIMES = 20
+
+# The counter stands at both ends: a copy taken while the rank writes shows two different ones.
+_LAYOUT = struct.Struct("<QiiqiddQ")
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Crumb:
+    """The last mark of one rank. `time` is CLOCK_MONOTONIC of its host, `slowest` its slowest finished step."""
+
+    rank: int
+    attempt: int
+    pid: int
+    step: int
+    phase: str
+    time: float
+    slowest: float
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """(step, phase number): whoever is lowest keeps the others waiting."""
+        return self.step, _NUMBER[self.phase]
+
+    @property
+    def place(self) -> str:
+        """In words, for messages."""
+        return f"{self.phase}, step {self.step}"
+
+
+class Breadcrumb:
+    """A rank's own file. Without a path it marks nothing."""
+
+    def __init__(self, path: Path | None, rank: int, attempt: int) -> None:
+        self.rank, self.attempt = rank, attempt
+        self._phase, self._step = 0, 0
+        self._marks, self._in_step, self._slowest = 0, 0.0, 0.0
+        self._whole = False  # has this step gone through "gradients", or only through the rest of a "first step"?
+        self._time = time.monotonic()
+        self._pid = os.getpid()
+        self._map: mmap.mmap | None = None
+        self.heard: Callable[[str], None] | None = None
+        """Told of every mark, and of every place where a fault may strike, while somebody listens (a profile)."""
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("w+b") as file:
+                os.posix_fallocate(file.fileno(), 0, _LAYOUT.size)  # a hole would be SIGBUS when the disk is full
+                self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
+        self.mark("start")
+
+    @property
+    def phase(self) -> str:
+        return PHASES[self._phase]
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    def mark(self, phase: str, step: int | None = None) -> None:
+        """This rank now enters `phase`, of `step` where that changes."""
+        if self.heard is not None:
+            self.heard(phase)
+        if self._map is None:
+            self._phase = _NUMBER[phase]
+            self._step = self._step if step is None else step
+            return
+        now = time.monotonic()
+        if self._phase in _STEP_PHASES:  # validation and checkpoints between steps do not make a step slow
+            self._in_step += now - self._time
+        if step is not None and step != self._step:
+            if self._whole:
+                self._slowest = max(self._slowest, self._in_step)
+            self._in_step, self._whole = 0.0, False
+            self._step = step
+        self._phase = _NUMBER[phase]
+        self._whole = self._whole or phase == "gradients"
+        self._time = now
+        self._marks += 1
+        _LAYOUT.pack_into(
+            self._map,
+            0,
+            self._marks,
+            self.attempt,
+            self._pid,
+            self._step,
+            self._phase,
+            now,
+            self._slowest,
+            self._marks,
+        )
+
+
+def crumb_path(directory: Path, rank: int) -> Path:
+    """Where a rank of the run in `directory` leaves its crumb."""
+    return directory / "crumbs" / f"rank_{rank:05d}"
+
+
+def read_crumb(path: Path) -> Crumb | None:
+    """The rank's last mark; None where there is none, or where it cannot be read whole."""
+    for _ in range(_TRIES):
+        try:
+            first, second = path.read_bytes(), path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if first != second or len(first) != _LAYOUT.size:
+            continue
+        begin, attempt, pid, step, phase, when, slowest, end = _LAYOUT.unpack(first)
+        if begin == end > 0 and 0 <= phase < len(PHASES):
+            return Crumb(int(path.name.rpartition("_")[2]), attempt, pid, step, PHASES[phase], when, slowest)
+    return None
+
+
+def crumbs_of(directory: Path) -> list[Crumb]:
+    """All crumbs in a `crumbs` directory, by rank."""
+    return [crumb for path in sorted(directory.glob("rank_*")) if (crumb := read_crumb(path))]
+
+
+def deadline(crumb: Crumb, seconds: float) -> float:
+    """How long a rank may stay where it is: `seconds` or 20 slowest steps within a step, much longer elsewhere.
+
+    Before a first step is finished nobody knows how long a step is, so that its deadline is long too.
+    """
+    if _NUMBER[crumb.phase] in _STEP_PHASES and crumb.slowest > 0:
+        return max(seconds, _SLOWEST_TIMES * crumb.slowest)
+    return _DEADLINES.get(crumb.phase, _OTHER_DEADLINE)
+
+
+def culprit(crumbs: Iterable[Crumb]) -> Crumb | None:
+    """The rank the others wait for: one that is stopped, which may be ahead of those it still owes a message; else the
+    lowest (step, phase), the longest there among equals.
+
+    Its `slowest` is the least of all ranks': steps are as long for all, but a rank that once waited for another's
+    checkpoint counts that too.
+    """
+    crumbs = list(crumbs)
+    if not crumbs:
+        return None
+    lowest = min(crumbs, key=lambda crumb: (not is_stopped(crumb.pid), crumb.order, crumb.time))
+    return replace(lowest, slowest=min(crumb.slowest for crumb in crumbs))

@@ -1,0 +1,1 @@
+"""Who and where a process is."""
