@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from ups import checkpoint
-from ups.distributed.faults.heartbeat import crumbs_of
+from ups.distributed.faults.heartbeat import heartbeats_of
 from ups.track.jsonl import read_events
 
 LIMIT = 90
@@ -45,7 +45,7 @@ training:
   validate_every: 60
   checkpoint_every: 10
   warmup: 5
-runtime: {device: cuda, hash_every: 10}
+runtime: {device: cuda, replica_check_every: 10}
 """
 
 
@@ -109,9 +109,9 @@ def train(folder: Path, name: str, overrides: Sequence[str] = (), fault: str = "
     try:
         _, said = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        for crumb in crumbs_of(job / "crumbs"):
-            print(crumb)
-            os.kill(crumb.pid, signal.SIGUSR1)
+        for heartbeat in heartbeats_of(job / "heartbeats"):
+            print(heartbeat)
+            os.kill(heartbeat.pid, signal.SIGUSR1)
         time.sleep(1.0)
         process.kill()
         _, said = process.communicate()

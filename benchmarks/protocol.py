@@ -29,11 +29,11 @@ from torch.nn.parallel import DistributedDataParallel
 from ups.config.schema import DataConfig, MakeConfig, RuntimeConfig, TaskConfig, TrainingConfig
 from ups.data.sources import open_source
 from ups.distributed import vote as voting
-from ups.distributed.faults.heartbeat import Breadcrumb
+from ups.distributed.faults.heartbeat import Heartbeat
 from ups.distributed.runtime.start import Runtime
 from ups.models.saved import ModelSpec
 from ups.track.tracker import Silent
-from ups.training.data import Prepared, prepare
+from ups.training.data import TaskData, prepare
 from ups.training.ema import EMA
 from ups.training.losses import relative_l2
 from ups.training.optimisers import build_optimiser, learning_rate
@@ -67,7 +67,7 @@ def main() -> None:
             shutil.rmtree(run)
 
 
-def _task(runtime: Runtime, folder: Path) -> Prepared:
+def _task(runtime: Runtime, folder: Path) -> TaskData:
     make = MakeConfig(
         equation="burgers",
         trajectories=64,
@@ -84,7 +84,7 @@ def _task(runtime: Runtime, folder: Path) -> Prepared:
     return prepare(runtime, source, 1.0, {1: 1.0}, folder / "store")
 
 
-def _trainer(runtime: Runtime, task: Prepared, folder: Path, batch: int, **operator: int) -> Trainer:
+def _trainer(runtime: Runtime, task: TaskData, folder: Path, batch: int, **operator: int) -> Trainer:
     spec = ModelSpec("spectral", operator, (task.learned,))
     config = TrainingConfig(steps=10**6, batch_size=batch, noise=0.002)
     stage = OperatorStage(spec.build(0), config, runtime.config)
@@ -111,30 +111,30 @@ def _compare(
     return f"| {name} | {a.median():.2f} | {b.median():.2f} | {a.median() / b.median():.4f} ± {spread:.4f} |"
 
 
-def _overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
-    """The same step with its vote and breadcrumbs, and without."""
+def _overhead(runtime: Runtime, task: TaskData, folder: Path) -> str:
+    """The same step with its vote and heartbeats, and without."""
     trainer = _trainer(runtime, task, folder, 64, width=48, depth=4, modes=32)
 
     def bare() -> None:
         with _no_protocol():
             trainer.step()
 
-    return _compare("vote and breadcrumbs, against none", runtime, trainer.step, bare, 400)
+    return _compare("vote and heartbeats, against none", runtime, trainer.step, bare, 400)
 
 
 @contextmanager
 def _no_protocol(pace: int = 2**30) -> Iterator[None]:
     """Within, nobody votes or marks; `pace` is what the ranks would have agreed on."""
-    vote, mark = voting.vote, Breadcrumb.mark
+    vote, mark = voting.vote, Heartbeat.mark
     voting.vote = lambda ballot, runtime: ballot._replace(pace=pace)
-    Breadcrumb.mark = lambda self, phase, step=None: None
+    Heartbeat.mark = lambda self, phase, step=None: None
     try:
         yield
     finally:
-        voting.vote, Breadcrumb.mark = vote, mark
+        voting.vote, Heartbeat.mark = vote, mark
 
 
-def _captured_overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
+def _captured_overhead(runtime: Runtime, task: TaskData, folder: Path) -> str:
     """The same, captured, in blocks of about a second, which is how often ranks vote. Two trainers, as the steps in
     which each votes depend on its own pace.
     """
@@ -144,10 +144,10 @@ def _captured_overhead(runtime: Runtime, task: Prepared, folder: Path) -> str:
         with _no_protocol(pace=1):
             other.step()
 
-    return _compare("captured: vote and breadcrumbs, against none", runtime, ours.step, bare, 10, 500)
+    return _compare("captured: vote and heartbeats, against none", runtime, ours.step, bare, 10, 500)
 
 
-def _captured_speed(runtime: Runtime, task: Prepared, folder: Path) -> str:
+def _captured_speed(runtime: Runtime, task: TaskData, folder: Path) -> str:
     """A captured step against the same step run eagerly, at width 40."""
     batch, size = 64, {"width": 40, "depth": 3, "modes": 32, "head": 32}
     usual = replace(runtime, config=runtime.config.model_copy(update={"capture": "off"}))
@@ -157,7 +157,7 @@ def _captured_speed(runtime: Runtime, task: Prepared, folder: Path) -> str:
     return f"{line.rstrip('| ')}; {rates[0]:,.0f} against {rates[1]:,.0f} samples/s |"
 
 
-def _against_ddp(runtime: Runtime, task: Prepared, folder: Path) -> str:
+def _against_ddp(runtime: Runtime, task: TaskData, folder: Path) -> str:
     """Our whole step against torch's DDP with the same model, data, clipping, optimiser and averages."""
     size = {"width": 242, "depth": 4, "modes": 16}
     ours = _trainer(runtime, task, folder, 2 * 8, **size)

@@ -36,7 +36,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ups.config.schema import RuntimeConfig, TrainingConfig
-from ups.distributed.faults.heartbeat import Breadcrumb
+from ups.distributed.faults.heartbeat import Heartbeat
 from ups.distributed.parallel import local, parallelise
 from ups.distributed.runtime.start import Ranks, Runtime
 from ups.equations import Darcy
@@ -148,7 +148,7 @@ def runtime(strategy: str, ranks: int) -> Iterator[Runtime]:
     mesh = None if shard is None else init_device_mesh("cpu", (ranks // shard, shard), mesh_dim_names=names)
     config = RuntimeConfig.model_validate({"strategy": strategy, "device": "cpu"})
     try:
-        yield Runtime(config, Ranks(0, ranks, 0, NODE), CPU, 1, Breadcrumb(None, 0, 0), mesh=mesh)
+        yield Runtime(config, Ranks(0, ranks, 0, NODE), CPU, 1, Heartbeat(None, 0, 0), mesh=mesh)
     finally:
         dist.destroy_process_group()
 

@@ -19,11 +19,11 @@ from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection, Darcy, Equation
 from ups.fields import Batch, Header
 from ups.models.propagator import Propagator
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 from ups.store.fields import FieldStore
 from ups.track.open import open_tracker
 from ups.training import trainer as training
-from ups.training.data import Prepared
+from ups.training.data import TaskData
 from ups.training.stage import Scores
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
@@ -77,17 +77,17 @@ class Solved:
 
 
 @lru_cache
-def prepared(folder: Path) -> tuple[ModelSpec, dict[str, Prepared]]:
+def prepared(folder: Path) -> tuple[ModelSpec, dict[str, TaskData]]:
     """The model's description and the tasks, whose stores are built by whoever comes first."""
     tasks = {}
     for equation, count in EQUATIONS:
         data, spec = Solved(equation, count), equation.task()
         scales = statistics(data, spec)
         ranges = {"beta": (0.4, 0.4)} if spec.parameters else {}
-        learned = Learned(spec, data.grid, scales, ranges, () if spec.steady else (spec.dt or 0.0,))
+        learned = TrainedTask(spec, data.grid, scales, ranges, () if spec.steady else (spec.dt or 0.0,))
         store = FieldStore.build(folder / spec.name, data, Normaliser(spec, scales))
         held = learned.normaliser.batch(data.read(range(3), slice(None)))
-        tasks[spec.name] = Prepared(learned, store, held, 1.0)
+        tasks[spec.name] = TaskData(learned, store, held, 1.0)
     return ModelSpec("spectral", SETTINGS, tuple(task.learned for task in tasks.values())), tasks
 
 

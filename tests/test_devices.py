@@ -20,7 +20,7 @@ from ups.data.prepare.statistics import statistics
 from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection, DiffusionReaction, Equation
 from ups.equations.named import EQUATIONS, named_equation
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with a CPU")
 
@@ -58,7 +58,7 @@ def test_a_network_s_loss_and_its_gradients(architecture: str, equation: Equatio
     data, spec = small.Solved(equation, 4), equation.task()
     scales = statistics(data, spec)
     known = {name: (value, value) for name, value in equation.parameters.items() if name in spec.parameters}
-    learned = Learned(spec, data.grid, scales, known, (spec.dt or 0.0,))
+    learned = TrainedTask(spec, data.grid, scales, known, (spec.dt or 0.0,))
     model = ModelSpec(architecture, SETTINGS[architecture], (learned,)).build(0)
     torch.manual_seed(0)
     for parameter in model.parameters():

@@ -16,7 +16,7 @@ from ups.data.prepare.statistics import Scale, Statistics
 from ups.equations import Advection
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Conditions, Grid, TaskSpec, Trajectory
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 from ups.simulator import Simulator
 
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, parameters=("beta",), dt=0.1)
@@ -28,14 +28,14 @@ def small() -> Simulator:
     """Eight points and random weights in float64: what gradcheck can afford."""
     scale = Scale(0.0, 1.3, 1.3, (0.4,))
     learned = (
-        Learned(
+        TrainedTask(
             WAVES,
             Grid.cell_centred((8,)),
             Statistics("waves", 1, 0.1, (1,), {"u": scale}),
             {"beta": (0.1, 1.0)},
             (0.1,),
         ),
-        Learned(
+        TrainedTask(
             FLOW,
             Grid.cell_centred((4, 4)),
             Statistics("flow", 1, None, (), {"p": Scale(0.1, 0.1, 0.2)}, {"a": Scale(0.5, 0.4, 0.6)}),

@@ -22,11 +22,11 @@ from ups import checkpoint
 from ups.config.load import config_hash, load_config
 from ups.config.schema import RunConfig
 from ups.data.inputs import check_inputs
-from ups.data.prepare.cached import remembered
+from ups.data.prepare.cached import cached
 from ups.data.sampler import check_ranks
 from ups.data.sources import Source, check_source, open_source
 from ups.distributed.faults import crash
-from ups.distributed.faults.heartbeat import Breadcrumb
+from ups.distributed.faults.heartbeat import Heartbeat
 from ups.distributed.launch.local import refuse_launchers, train_on_ranks
 from ups.distributed.launch.outcome import Outcome, decide, forget, supervised
 from ups.distributed.launch.run_directory import begun, check_same, claimed_run, config_of
@@ -41,7 +41,7 @@ from ups.models.saved import ModelSpec
 from ups.simulator import load
 from ups.track.environment import environment
 from ups.track.progress import Progress
-from ups.training.data import Prepared, prepare
+from ups.training.data import TaskData, prepare
 from ups.training.fit import Plan, fit
 
 
@@ -133,13 +133,13 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
     report(directory)
 
 
-def _operator(config: RunConfig, tasks: dict[str, Prepared], directory: Path) -> Plan:
+def _operator(config: RunConfig, tasks: dict[str, TaskData], directory: Path) -> Plan:
     operator = config.operator
     model = ModelSpec(operator.architecture, operator.settings(), tuple(task.learned for task in tasks.values()))
     return Plan("training the operator", model, tasks, config.training, config.seed, directory)
 
 
-def _fno(config: RunConfig, name: str, task: Prepared, directory: Path) -> Plan:
+def _fno(config: RunConfig, name: str, task: TaskData, directory: Path) -> Plan:
     settings = config.fno[name]
     model = ModelSpec("fno", settings.model_dump(include={"width", "modes", "depth", "padding"}), (task.learned,))
     training = config.training.model_copy(
@@ -151,7 +151,7 @@ def _fno(config: RunConfig, name: str, task: Prepared, directory: Path) -> Plan:
 
 def _timed_data(
     runtime: Runtime, config: RunConfig, directory: Path, workers: int | None = None
-) -> tuple[dict[str, Prepared], dict[str, Source]]:
+) -> tuple[dict[str, TaskData], dict[str, Source]]:
     """`_data`, its seconds added up over interruptions."""
     began = time.monotonic()
 
@@ -170,7 +170,7 @@ def _timed_data(
 
 def _data(
     runtime: Runtime, config: RunConfig, directory: Path, workers: int | None = None
-) -> tuple[dict[str, Prepared], dict[str, Source]]:
+) -> tuple[dict[str, TaskData], dict[str, Source]]:
     """Make or open every task's data and check them, then statistics and the store, which `workers` processes build."""
     sources, tasks = {}, {}
     unroll, stride = max(steps for _, steps in config.training.rollout), min(config.training.strides)
@@ -200,12 +200,12 @@ def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, sho
 
     def making(label: str, done: int, total: int) -> None:
         show(f"making {label}", done, total)
-        runtime.crumb.mark("data")
+        runtime.heartbeat.mark("data")
         runtime.check_stop(f"{done} of {total} trajectories of {label} are kept in {directory}")
 
     def checking(label: str, done: int, total: int) -> None:
         show(f"checking {label}", done, total)
-        runtime.crumb.mark("data")
+        runtime.heartbeat.mark("data")
         runtime.check_stop(f"the data of {name} will be checked from the first trajectory on")
 
     place, device = directory / "data", str(runtime.device)
@@ -213,7 +213,7 @@ def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, sho
     if runtime.rank == 0:
         data = [source.train, source.validation, *source.tests.values()]
         kept = directory / "store" / f"{name}.checked.json"
-        remembered(kept, data, repr(source.spec), lambda: check_source(source, checking))
+        cached(kept, data, repr(source.spec), lambda: check_source(source, checking))
     return source
 
 
@@ -378,9 +378,9 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
                 write(directory / "env.json", (json.dumps(content, indent=1) + "\n").encode())
                 for note in runtime.notes:
                     print(f"note: {note}")
-            runtime.crumb.mark("data")
+            runtime.heartbeat.mark("data")
             work(runtime)
-            runtime.crumb.mark("end")
+            runtime.heartbeat.mark("end")
     except Stopped as stopped:
         decide(directory, Outcome("stopped", str(stopped), ranks.rank))
         raise
@@ -392,10 +392,10 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
         raise
     except Exception as error:
         if ranks.launched:
-            crumb = runtime.crumb if runtime else Breadcrumb(None, ranks.rank, ranks.attempt)
+            heartbeat = runtime.heartbeat if runtime else Heartbeat(None, ranks.rank, ranks.attempt)
             details = {"device": str(runtime.device), **runtime.doing} if runtime else {}
             try:
-                crash.record_failure(directory, ranks.rank, ranks.attempt, error, crumb, details)
+                crash.record_failure(directory, ranks.rank, ranks.attempt, error, heartbeat, details)
             except OSError as refused:  # the traceback still goes to the log
                 error.add_note(f"what happened could not be recorded for the report: {refused}")
         raise

@@ -27,9 +27,9 @@ from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.interpolation import axis_matrix
 from ups.models.propagator import Propagator
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout.captured import stepper
-from ups.rollout.unroll import roll_out, start_history
+from ups.rollout.unroll import start_history, unroll
 
 FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
@@ -75,7 +75,7 @@ class Simulator:
 
     def __init__(self, model: Propagator, spec: ModelSpec) -> None:
         self.model, self.spec = model, spec
-        self.tasks: dict[str, Learned] = {learned.spec.name: learned for learned in spec.tasks}
+        self.tasks: dict[str, TrainedTask] = {learned.spec.name: learned for learned in spec.tasks}
 
     def to(self, where: torch.device | torch.dtype | str) -> Simulator:
         """Move to a device, or compute in another precision."""
@@ -138,7 +138,7 @@ class Simulator:
 
     def _advance(
         self,
-        learned: Learned,
+        learned: TrainedTask,
         frames: Float[Tensor, "B H *space C"],
         static: Float[Tensor, "B *space S"],
         parameters: Mapping[str, Tensor],
@@ -161,7 +161,7 @@ class Simulator:
         history = start_history(frames, learned.spec.history)
         lead = history.new_full((len(history),), dt)
         shown = [normaliser.physical(start)]
-        for state in roll_out(self.model, name, history, static, parameters, lead, learned.grid, last):
+        for state in unroll(self.model, name, history, static, parameters, lead, learned.grid, last):
             shown.append(normaliser.physical(read(state)))
         stacked = torch.stack(shown, 1)
         if on_steps:
@@ -171,7 +171,7 @@ class Simulator:
         return torch.einsum("qt,bt...->bq...", matrix, stacked)
 
     def _schedule(
-        self, learned: Learned, steps: int | None, times: Any, dt: float | None, notes: list[str]
+        self, learned: TrainedTask, steps: int | None, times: Any, dt: float | None, notes: list[str]
     ) -> tuple[float, Float[Tensor, " T"]]:
         if (steps is None) == (times is None):
             raise UserError("say how far to go with either steps=N or times=[...] (--steps N or --times T,T,...)")
@@ -197,7 +197,7 @@ class Simulator:
             notes.append(f"times that are not multiples of dt = {step:g} are interpolated between steps")
         return step, when
 
-    def _learned(self, task: str | None, given: Mapping[str, Any]) -> Learned:
+    def _learned(self, task: str | None, given: Mapping[str, Any]) -> TrainedTask:
         if task is None:
             fitting = [n for n, t in self.tasks.items() if set(given) == {*t.spec.parameters, *t.spec.static}]
             if len(self.tasks) == 1:
@@ -212,7 +212,7 @@ class Simulator:
             raise UserError(f"this model has no task {task!r}; it has {', '.join(self.tasks)}")
         return self.tasks[task]
 
-    def _checked(self, learned: Learned, given: Mapping[str, Any], notes: list[str]) -> dict[str, Tensor]:
+    def _checked(self, learned: TrainedTask, given: Mapping[str, Any], notes: list[str]) -> dict[str, Tensor]:
         spec = learned.spec
         known = [*spec.parameters, *spec.static]
         for name in given:
@@ -240,7 +240,7 @@ class Simulator:
                 raise UserError(f"condition {name!r} has NaN or infinite values; mend it")
         return values
 
-    def _frames(self, learned: Learned, u0: Any, given: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
+    def _frames(self, learned: TrainedTask, u0: Any, given: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
         """u0 as (B, H, *space, C), and whether it came as a batch."""
         spec = learned.spec
         d, c = spec.dimension, len(spec.channels)
@@ -276,7 +276,7 @@ class Simulator:
         return field, batched
 
     def _conditions(
-        self, learned: Learned, given: Mapping[str, Tensor], frames: Tensor, grid: Grid
+        self, learned: TrainedTask, given: Mapping[str, Tensor], frames: Tensor, grid: Grid
     ) -> tuple[Tensor, dict[str, Tensor]]:
         batch, spec = len(frames), learned.spec
         fields = {}

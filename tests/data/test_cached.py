@@ -12,7 +12,7 @@ from ups.data.formats.pdebench.tensor import TensorFile
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
-from ups.data.prepare.cached import remembered
+from ups.data.prepare.cached import cached
 from ups.data.sources import open_source
 from ups.data.views import View
 from ups.distributed.runtime.start import Runtime
@@ -32,7 +32,7 @@ class Finding:
             self.times += 1
             return [41, self.times]
 
-        assert remembered(self.path, data, asked, find)[0] == 41
+        assert cached(self.path, data, asked, find)[0] == 41
         return self.times
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from ups.data import fetch as fetch_module
 from ups.data.fetch import fetch
-from ups.data.published import Published, find_published
+from ups.data.published import PublishedFile, find_published
 from ups.errors import UserError
 
 BODY = bytes(range(256)) * 12_000  # 3 MB: more than two blocks
@@ -39,9 +39,9 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/data.hdf5"
 
-    def file(self, **changes: object) -> Published:
+    def file(self, **changes: object) -> PublishedFile:
         checksum = f"md5:{hashlib.md5(BODY).hexdigest()}"
-        return replace(Published("data.hdf5", self.url, PurePosixPath("data.hdf5"), checksum), **changes)
+        return replace(PublishedFile("data.hdf5", self.url, PurePosixPath("data.hdf5"), checksum), **changes)
 
 
 class Handler(BaseHTTPRequestHandler):

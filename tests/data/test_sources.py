@@ -112,7 +112,7 @@ def test_a_run_makes_its_data_on_its_own_device(tmp_path, monkeypatch):
     monkeypatch.setattr("ups.data.sources.generate", solved_elsewhere)
     make = MakeConfig(equation="advection", trajectories=4, settings={"points": 8, "frames": 3})
     config = RunConfig(name="a", tasks={"advection": TaskConfig(make=make)}, data=DataConfig(workers=1))
-    runtime = SimpleNamespace(rank=1, device=torch.device("cuda", 1), crumb=SimpleNamespace(mark=lambda _: None))
+    runtime = SimpleNamespace(rank=1, device=torch.device("cuda", 1), heartbeat=SimpleNamespace(mark=lambda _: None))
     runtime.check_stop = lambda _: None
     source = pipeline._opened(runtime, config, tmp_path, "advection", lambda *_: None)  # pyright: ignore[reportArgumentType]
     assert asked == ["cuda:1"] and len(source.train) == 2

@@ -45,7 +45,7 @@ def test_a_definition_says_what_the_data_cannot_and_no_more():
     fine, coarse = Grid.cell_centred((512,)), Grid.cell_centred((64,))
     assert spec.patch(fine) == spec.patch(coarse) == (1,)
     wide = replace(spec, latent_spacing=1 / 32)
-    assert wide.patch(coarse) == 2 and wide.patch(fine) == 8
+    assert wide.patch(coarse) == (2,) and wide.patch(fine) == (8,)
 
 
 def test_a_registered_task_is_found_and_cannot_change():

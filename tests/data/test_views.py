@@ -10,7 +10,7 @@ from ups.data.formats.layouts import named_layout
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
-from ups.data.prepare.cached import remembered
+from ups.data.prepare.cached import cached
 from ups.data.prepare.splits import check_disjoint, content_hashes, split
 from ups.data.sources import open_source
 from ups.data.views import PDEBENCH, View, pdebench_view
@@ -176,5 +176,5 @@ def test_the_number_of_given_frames_is_kept_by_all_that_is_made_of_a_view(tmp_pa
 def test_what_is_known_of_data_does_not_depend_on_the_frames_given(tmp_path):
     dataset, _ = made(tmp_path / "a.h5", "burgers", (8,), 6, count=3)
     one, three = View(dataset, given=1), View(dataset, given=3)
-    assert remembered(tmp_path / "kept", [one], "", lambda: "found") == "found"
-    assert remembered(tmp_path / "kept", [three], "", lambda: "looked for again") == "found"
+    assert cached(tmp_path / "kept", [one], "", lambda: "found") == "found"
+    assert cached(tmp_path / "kept", [three], "", lambda: "looked for again") == "found"

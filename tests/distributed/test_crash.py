@@ -14,19 +14,19 @@ from ups.cli.main import app
 from ups.distributed.faults.crash import PeerFailed, attempt_directory, is_connection_loss, record_failure
 from ups.distributed.faults.crash_report import Death, Hang, last_frame, latest_report, write_report
 from ups.distributed.faults.explain import explanation
-from ups.distributed.faults.heartbeat import Breadcrumb, crumb_path, read_crumb
+from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path, read_heartbeat
 from ups.distributed.launch.outcome import Outcome, decide
 from ups.distributed.runtime.host import host_state, oom_kills
 from ups.errors import UserError
 
 
 def failed(directory, rank, error, details=None):
-    crumb = Breadcrumb(crumb_path(directory, rank), rank, 0)
-    crumb.mark("gradients", 7)
+    heartbeat = Heartbeat(heartbeat_path(directory, rank), rank, 0)
+    heartbeat.mark("gradients", 7)
     try:
         raise error
     except Exception as caught:
-        record_failure(directory, rank, 0, caught, crumb, details or {})
+        record_failure(directory, rank, 0, caught, heartbeat, details or {})
 
 
 def report_of(directory, deaths, hang=None):
@@ -50,8 +50,8 @@ def test_an_abort_within_the_handler_of_a_segmentation_fault_is_told_as_the_faul
 def test_ranks_beyond_a_collective_are_blamed_unless_the_one_in_it_was_stopped(tmp_path, stopped):
     """A stopped rank may have given its part before; and once it goes on, to write its stack, all go on."""
     for rank, phase, step in ((0, "gradients", 16), (1, "reduce", 14)):
-        Breadcrumb(crumb_path(tmp_path, rank), rank, 0).mark(phase, step)
-    waiting = read_crumb(crumb_path(tmp_path, 1))
+        Heartbeat(heartbeat_path(tmp_path, rank), rank, 0).mark(phase, step)
+    waiting = read_heartbeat(heartbeat_path(tmp_path, 1))
     assert waiting is not None
     report = report_of(tmp_path, [], Hang(waiting, 12.2, 12.0, stopped=stopped))
     assert (report["kind"], report["rank"]) == ("hang", 1 if stopped else 0)

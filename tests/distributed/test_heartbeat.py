@@ -12,37 +12,45 @@ from dataclasses import replace
 
 import pytest
 
-from ups.distributed.faults.heartbeat import Breadcrumb, Crumb, crumb_path, crumbs_of, culprit, deadline, read_crumb
+from ups.distributed.faults.heartbeat import (
+    Beat,
+    Heartbeat,
+    culprit,
+    deadline,
+    heartbeat_path,
+    heartbeats_of,
+    read_heartbeat,
+)
 
 
-def crumb(rank: int = 0, step: int = 5, phase: str = "vote", slowest: float = 0.1, at: float = 0.0) -> Crumb:
-    return Crumb(rank, 0, 1, step, phase, at, slowest)
+def heartbeat(rank: int = 0, step: int = 5, phase: str = "vote", slowest: float = 0.1, at: float = 0.0) -> Beat:
+    return Beat(rank, 0, 1, step, phase, at, slowest)
 
 
 def test_what_is_marked_is_read(tmp_path):
-    mine = Breadcrumb(crumb_path(tmp_path, 3), rank=3, attempt=2)
+    mine = Heartbeat(heartbeat_path(tmp_path, 3), rank=3, attempt=2)
     mine.mark("gradients", 7)
     mine.mark("vote")
-    found = read_crumb(tmp_path / "crumbs" / "rank_00003")
+    found = read_heartbeat(tmp_path / "heartbeats" / "rank_00003")
     assert found is not None
     assert (found.rank, found.attempt, found.pid, found.step, found.phase) == (3, 2, os.getpid(), 7, "vote")
     assert (mine.phase, mine.step) == ("vote", 7)
     assert 0 <= time.monotonic() - found.time < 30
 
 
-def test_a_crumb_survives_sigkill(tmp_path):
+def test_a_heartbeat_survives_sigkill(tmp_path):
     script = (
-        "import os, sys; from pathlib import Path; from ups.distributed.faults.heartbeat import Breadcrumb;"
-        "b = Breadcrumb(Path(sys.argv[1]), 1, 0); b.mark('update', 9); os.kill(os.getpid(), 9)"
+        "import os, sys; from pathlib import Path; from ups.distributed.faults.heartbeat import Heartbeat;"
+        "b = Heartbeat(Path(sys.argv[1]), 1, 0); b.mark('update', 9); os.kill(os.getpid(), 9)"
     )
-    path = crumb_path(tmp_path, 1)
+    path = heartbeat_path(tmp_path, 1)
     assert subprocess.run([sys.executable, "-c", script, str(path)]).returncode == -9
-    (found,) = crumbs_of(tmp_path / "crumbs")
+    (found,) = heartbeats_of(tmp_path / "heartbeats")
     assert found.place == "update, step 9"
 
 
 def test_without_a_path_nothing_is_written_but_the_place_is_known(tmp_path):
-    nothing = Breadcrumb(None, 0, 0)
+    nothing = Heartbeat(None, 0, 0)
     nothing.mark("reduce", 4)
     assert (nothing.phase, nothing.step) == ("reduce", 4)
     assert not list(tmp_path.iterdir())
@@ -50,20 +58,20 @@ def test_without_a_path_nothing_is_written_but_the_place_is_known(tmp_path):
 
 def test_an_unknown_phase_is_a_bug(tmp_path):
     with pytest.raises(KeyError):
-        Breadcrumb(crumb_path(tmp_path, 0), 0, 0).mark("lunch")
+        Heartbeat(heartbeat_path(tmp_path, 0), 0, 0).mark("lunch")
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 52, b"\0" * 52])
 def test_what_cannot_be_read_whole_is_nothing(tmp_path, content):
     path = tmp_path / "rank_00000"
     path.write_bytes(content)
-    assert read_crumb(path) is None
-    assert read_crumb(tmp_path / "rank_00001") is None
+    assert read_heartbeat(path) is None
+    assert read_heartbeat(tmp_path / "rank_00001") is None
 
 
 def test_a_reader_never_sees_half_a_mark(tmp_path):
-    path = crumb_path(tmp_path, 0)
-    mine = Breadcrumb(path, 0, 0)
+    path = heartbeat_path(tmp_path, 0)
+    mine = Heartbeat(path, 0, 0)
     end = time.monotonic() + 0.5
 
     def write() -> None:
@@ -74,7 +82,9 @@ def test_a_reader_never_sees_half_a_mark(tmp_path):
     thread = threading.Thread(target=write)
     thread.start()
     seen = {
-        (found.step, found.phase) for _ in iter(lambda: time.monotonic() < end, False) if (found := read_crumb(path))
+        (found.step, found.phase)
+        for _ in iter(lambda: time.monotonic() < end, False)
+        if (found := read_heartbeat(path))
     }
     thread.join()
     assert seen <= {(0, "start"), (1, "gradients"), (2, "update")}
@@ -82,7 +92,7 @@ def test_a_reader_never_sees_half_a_mark(tmp_path):
 
 
 def test_a_mark_costs_microseconds(tmp_path):
-    mine = Breadcrumb(crumb_path(tmp_path, 0), 0, 0)
+    mine = Heartbeat(heartbeat_path(tmp_path, 0), 0, 0)
 
     def microseconds() -> float:
         began = time.perf_counter()
@@ -94,34 +104,34 @@ def test_a_mark_costs_microseconds(tmp_path):
 
 
 def test_the_slowest_step_leaves_out_what_is_no_step(tmp_path):
-    path = crumb_path(tmp_path, 0)
-    mine = Breadcrumb(path, 0, 0)
+    path = heartbeat_path(tmp_path, 0)
+    mine = Heartbeat(path, 0, 0)
     mine.mark("first step", 0)
     time.sleep(0.05)
     mine.mark("update", 0)
     mine.mark("gradients", 1)
-    assert (found := read_crumb(path)) is not None and found.slowest == 0  # the first step's compilation is none
+    assert (found := read_heartbeat(path)) is not None and found.slowest == 0  # the first step's compilation is none
     time.sleep(0.02)
     mine.mark("validate")
     time.sleep(3)
     mine.mark("gradients", 2)
-    assert (found := read_crumb(path)) is not None
+    assert (found := read_heartbeat(path)) is not None
     assert 0.02 <= found.slowest < 3
 
 
 def test_a_step_has_the_given_deadline_or_twenty_slow_steps():
-    assert deadline(crumb(slowest=0.1), 12) == 12
-    assert deadline(crumb(slowest=2.0), 12) == 40
-    assert deadline(crumb(slowest=0.0), 12) >= 300  # nobody knows yet how long a step is
+    assert deadline(heartbeat(slowest=0.1), 12) == 12
+    assert deadline(heartbeat(slowest=2.0), 12) == 40
+    assert deadline(heartbeat(slowest=0.0), 12) >= 300  # nobody knows yet how long a step is
     for phase in ("start", "init", "data", "model", "shard", "first step", "validate", "checkpoint", "end"):
-        assert deadline(crumb(phase=phase), 12) >= 300
+        assert deadline(heartbeat(phase=phase), 12) >= 300
 
 
 def test_the_culprit_is_the_rank_the_others_wait_for():
-    waiting = [crumb(0, 8, "vote"), crumb(2, 8, "vote")]
-    assert culprit([*waiting, crumb(1, 7, "checkpoint")]) == crumb(1, 7, "checkpoint")
-    assert culprit([*waiting, crumb(1, 8, "gradients")]) == crumb(1, 8, "gradients")
-    equal = [crumb(0, at=5.0), crumb(1, at=3.0)]
+    waiting = [heartbeat(0, 8, "vote"), heartbeat(2, 8, "vote")]
+    assert culprit([*waiting, heartbeat(1, 7, "checkpoint")]) == heartbeat(1, 7, "checkpoint")
+    assert culprit([*waiting, heartbeat(1, 8, "gradients")]) == heartbeat(1, 8, "gradients")
+    equal = [heartbeat(0, at=5.0), heartbeat(1, at=3.0)]
     assert culprit(equal) == equal[1]
     assert culprit([]) is None
 
@@ -132,7 +142,7 @@ def test_a_rank_that_is_stopped_is_the_culprit_wherever_it_stands():
     try:
         os.kill(sleepers[1].pid, signal.SIGSTOP)
         os.waitpid(sleepers[1].pid, os.WUNTRACED)
-        equal = [replace(crumb(rank, at=float(rank)), pid=sleeper.pid) for rank, sleeper in enumerate(sleepers)]
+        equal = [replace(heartbeat(rank, at=float(rank)), pid=sleeper.pid) for rank, sleeper in enumerate(sleepers)]
         assert culprit(equal) == equal[1]
         ahead = replace(equal[1], step=6)
         assert culprit([equal[0], ahead, equal[2]]) == ahead
@@ -146,6 +156,6 @@ def test_a_rank_that_is_stopped_is_the_culprit_wherever_it_stands():
 
 
 def test_a_rank_that_once_waited_long_does_not_stretch_the_deadline():
-    waited = crumb(0, 8, "vote", slowest=100.0)
-    found = culprit([waited, crumb(1, 9, "vote", slowest=0.1)])
+    waited = heartbeat(0, 8, "vote", slowest=100.0)
+    found = culprit([waited, heartbeat(1, 9, "vote", slowest=0.1)])
     assert found == replace(waited, slowest=0.1)

@@ -115,7 +115,7 @@ def test_a_loss_that_is_not_a_number_on_one_rank_is_skipped_by_all(data: Path, t
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("hsdp", 4)])
 def test_replicas_that_differ_are_found(data: Path, tmp_path: Path, strategy: str, ranks: int) -> None:
-    settings = {"strategy": strategy, "hash_every": 2, **({"shard": 2} if strategy == "hsdp" else {})}
+    settings = {"strategy": strategy, "replica_check_every": 2, **({"shard": 2} if strategy == "hsdp" else {})}
     results = run_ranks(ranks, fit, data, tmp_path, "flip at update rank 1 step 3", settings)
     for result in results:
         assert "GaveUp: ranks that should hold the same parameters do not, found at step 4" in result["ended"]

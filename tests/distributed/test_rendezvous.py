@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from ups.distributed.launch.rendezvous import _LAST_CALL, _connect, meet
+from ups.distributed.launch.rendezvous import _LAST_CALL, _connect
 
 
 def free_port() -> int:
@@ -26,7 +26,7 @@ def test_a_node_that_waited_for_the_host_is_there_before_its_last_call() -> None
     early.start()
     time.sleep(7)
     opened = time.monotonic()
-    host = meet("job", 1, 2, f"127.0.0.1:{port}")
+    host = join("job", 1, 2, f"127.0.0.1:{port}")
     early.join(20)
     ((store, then),) = found
     assert host.host and store is not None and store[1] == "job"

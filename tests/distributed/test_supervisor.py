@@ -203,7 +203,7 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path):
         ("1", "no.such.host.invalid:29500", "is no host known here"),
     ],
 )
-def test_a_wrong_meeting_place_is_one_sentence(tmp_path, nodes, place, says):
+def test_a_wrong_rendezvous_is_one_sentence(tmp_path, nodes, place, says):
     with pytest.raises(UserError, match=says):
         supervise(["true"], tmp_path, 1, config=RuntimeConfig(), nodes=nodes, rendezvous=place)
 

@@ -17,8 +17,8 @@ from ups.distributed.launch.supervisor import rank_starts
 rank_starts()  # before anything else, as in `ups train`
 
 from ups.distributed.faults.crash import arm, record_failure  # noqa: E402
-from ups.distributed.faults.heartbeat import Breadcrumb, crumb_path, read_crumb  # noqa: E402
-from ups.distributed.faults.injection import strike  # noqa: E402
+from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path, read_heartbeat  # noqa: E402
+from ups.distributed.faults.injection import inject_fault  # noqa: E402
 from ups.distributed.launch.outcome import Outcome, State, decide  # noqa: E402
 
 RUN, RANK, SIZE = Path(os.environ["UPS_RUN"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,9 +31,11 @@ def wait_for_peers(step: int) -> None:
     """Until every other rank is in this step's vote too; a peer's death is a lost connection."""
     for rank in range(SIZE):
         while (
-            (crumb := read_crumb(crumb_path(RUN, rank))) is None or crumb.attempt < ATTEMPT or crumb.order < (step, 7)
+            (heartbeat := read_heartbeat(heartbeat_path(RUN, rank))) is None
+            or heartbeat.attempt < ATTEMPT
+            or heartbeat.order < (step, 7)
         ):
-            if crumb is not None and crumb.attempt == ATTEMPT and gone(crumb.pid):
+            if heartbeat is not None and heartbeat.attempt == ATTEMPT and gone(heartbeat.pid):
                 raise ConnectionResetError("Connection closed by peer")
             time.sleep(0.002)
 
@@ -45,12 +47,12 @@ def gone(pid: int) -> bool:
         return True
 
 
-def train(crumb: Breadcrumb, asked: list[int]) -> State:
+def train(heartbeat: Heartbeat, asked: list[int]) -> State:
     for step in range(STEPS):
-        crumb.mark("gradients", step)
-        strike("gradients", RANK, step, ATTEMPT)
+        heartbeat.mark("gradients", step)
+        inject_fault("gradients", RANK, step, ATTEMPT)
         time.sleep(SECONDS)
-        crumb.mark("vote")
+        heartbeat.mark("vote")
         if GLOO:
             import torch.distributed as dist
             from torch import ones
@@ -58,8 +60,8 @@ def train(crumb: Breadcrumb, asked: list[int]) -> State:
             dist.all_reduce(ones(1))
         else:
             wait_for_peers(step)
-        crumb.mark("update")
-        if strike("update", RANK, step, ATTEMPT) == "skip":  # here: a user's mistake that this rank alone finds
+        heartbeat.mark("update")
+        if inject_fault("update", RANK, step, ATTEMPT) == "skip":  # here: a user's mistake that this rank alone finds
             decide(RUN, Outcome("mistake", "the file is not there", RANK))
             os._exit(0)
         if asked:
@@ -68,20 +70,20 @@ def train(crumb: Breadcrumb, asked: list[int]) -> State:
 
 
 def main() -> None:
-    crumb = Breadcrumb(crumb_path(RUN, RANK), RANK, ATTEMPT)
+    heartbeat = Heartbeat(heartbeat_path(RUN, RANK), RANK, ATTEMPT)
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     if GLOO:
         import torch.distributed as dist
 
-        crumb.mark("init")
+        heartbeat.mark("init")
         dist.init_process_group("gloo")
     arm(RUN, RANK, ATTEMPT)
     print(f"rank {RANK} attempt {ATTEMPT} pid {os.getpid()} time {time.monotonic()}", flush=True)
     try:
-        state = train(crumb, asked)
+        state = train(heartbeat, asked)
     except Exception as error:
-        record_failure(RUN, RANK, ATTEMPT, error, crumb, {"task": "burgers", "shapes": [[8, 128]]})
+        record_failure(RUN, RANK, ATTEMPT, error, heartbeat, {"task": "burgers", "shapes": [[8, 128]]})
         os._exit(1)
     if STATE != "silence":
         decide(RUN, Outcome(state, "so it was decided", RANK))

@@ -15,7 +15,7 @@ from ups.evaluation.evaluate import evaluate
 from ups.evaluation.scores import score
 from ups.evaluation.solver import compare
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
-from ups.models.saved import Learned
+from ups.models.saved import TrainedTask
 from ups.rollout.predict import on_grid
 from ups.rollout.unroll import start_history
 
@@ -98,13 +98,13 @@ def test_numbers_and_arrays_are_there_of_every_predictor_and_of_persistence(
 ) -> None:
     first = 0 if isinstance(equation, Darcy) else 1
 
-    def predict(predictor: Scaling, learned: Learned, batch: Batch, capture: bool) -> torch.Tensor:
+    def predict(predictor: Scaling, learned: TrainedTask, batch: Batch, capture: bool) -> torch.Tensor:
         return predictor.factor * batch.values[:, first:]
 
     for function in ("one_step", "rollout", "solve"):
         monkeypatch.setattr(f"ups.evaluation.evaluate.{function}", predict)
     data, spec = Solved(equation, 6), equation.task()
-    learned = Learned(spec, data.grid, statistics(data, spec), {}, ())
+    learned = TrainedTask(spec, data.grid, statistics(data, spec), {}, ())
     source = Source(spec, data, data, {equation.name: data})
     predictors = {"operator": Scaling(1.2), "corrector": Scaling(1.1), "unet": Scaling(0.5)}
     found = evaluate(
@@ -126,7 +126,7 @@ def test_numbers_and_arrays_are_there_of_every_predictor_and_of_persistence(
 def test_a_predictor_called_persistence_is_refused_before_anything_is_predicted() -> None:
     equation = Darcy(points=16)
     data, spec = Solved(equation, 2), equation.task()
-    learned = Learned(spec, data.grid, statistics(data, spec), {}, ())
+    learned = TrainedTask(spec, data.grid, statistics(data, spec), {}, ())
     source = Source(spec, data, data, {"darcy": data})
     rest = {"seed": 0, "resamples": 50, "pictures": 2, "training_seconds": 1.0}
     with pytest.raises(ValueError, match="evaluation adds it itself"):

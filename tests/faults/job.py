@@ -3,7 +3,7 @@
     job = start(place, "killed", fault="kill at update rank 1 step 12")
     assert job.wait() == 0 and difference(job.run, reference) == 0
 
-A job's crumbs are read while it runs, so that what happened when is measured, by the clock all processes share.
+A job's heartbeats are read while it runs, so that what happened when is measured, by the clock all processes share.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 import torch
 
 from ups import checkpoint
-from ups.distributed.faults.heartbeat import Crumb, crumb_path, read_crumb
+from ups.distributed.faults.heartbeat import Beat, heartbeat_path, read_heartbeat
 from ups.track.jsonl import read_events
 
 STEPS, EVERY = 30, 5
 """Steps of a training, and between two of its checkpoints."""
 LONGEST = 100.0
 """Seconds after which a job hangs."""
-INTERVAL = 0.03  # seconds between two looks at the crumbs
+INTERVAL = 0.03  # seconds between two looks at the heartbeats
 _started: list[Job] = []
 
 CONFIG = f"""
@@ -74,8 +74,8 @@ class Job:
     process: subprocess.Popen[bytes]
     run: Path
     output: Path
-    last: dict[tuple[int, int], Crumb] = field(default_factory=dict)
-    """Each rank's last crumb in each attempt, by (attempt, rank)."""
+    last: dict[tuple[int, int], Beat] = field(default_factory=dict)
+    """Each rank's last heartbeat in each attempt, by (attempt, rank)."""
     times: dict[tuple[int, int, int, str], float] = field(default_factory=dict)
     """When each rank was last seen to mark a place, by (attempt, rank, step, phase)."""
     trains: dict[int, float] = field(default_factory=dict)
@@ -93,13 +93,13 @@ class Job:
 
         def there() -> bool:
             assert self.process.poll() is None, f"the job ended:\n{self.said()}"
-            crumb = self.last.get((attempt, rank))
-            return crumb is not None and crumb.step >= step
+            heartbeat = self.last.get((attempt, rank))
+            return heartbeat is not None and heartbeat.step >= step
 
         self.until(there, f"rank {rank} did not reach step {step}")
 
     def until(self, condition: Callable[[], bool], problem: str, timeout: float = LONGEST) -> None:
-        """Wait, and watch the crumbs meanwhile."""
+        """Wait, and watch the heartbeats meanwhile."""
         end = time.monotonic() + timeout
         while not condition():
             self._watch()
@@ -111,14 +111,14 @@ class Job:
 
     def _watch(self) -> None:
         for rank in range(8):
-            crumb = read_crumb(crumb_path(self.run, rank))
-            if crumb and crumb.time > self.began:  # else it is of an earlier job in this directory
-                self.last[crumb.attempt, rank] = crumb
-                self.times[crumb.attempt, rank, crumb.step, crumb.phase] = crumb.time
-                later = crumb.phase in ("vote", "reduce", "update", "checkpoint", "validate", "end")
-                begun = later or crumb.slowest > 0
-                if rank == 0 and begun and crumb.attempt not in self.trains:
-                    self.trains[crumb.attempt] = crumb.time
+            heartbeat = read_heartbeat(heartbeat_path(self.run, rank))
+            if heartbeat and heartbeat.time > self.began:  # else it is of an earlier job in this directory
+                self.last[heartbeat.attempt, rank] = heartbeat
+                self.times[heartbeat.attempt, rank, heartbeat.step, heartbeat.phase] = heartbeat.time
+                later = heartbeat.phase in ("vote", "reduce", "update", "checkpoint", "validate", "end")
+                begun = later or heartbeat.slowest > 0
+                if rank == 0 and begun and heartbeat.attempt not in self.trains:
+                    self.trains[heartbeat.attempt] = heartbeat.time
 
     def pid(self, rank: int, attempt: int = 0) -> int:
         return self.last[attempt, rank].pid
@@ -138,7 +138,7 @@ class Job:
         return [event for event in read_events(self.run / "events.jsonl") if event["kind"] == kind]
 
     def crash(self) -> dict[str, Any]:
-        """The cells of the first restart: `detect` as the supervisor says, from the culprit's last crumb if it hung;
+        """The cells of the first restart: `detect` as the supervisor says, from the culprit's last beat if it hung;
         `recover` from then to training again; `repeated` steps.
         """
         crash, report = self.events("crash")[0], self.reports()[0]

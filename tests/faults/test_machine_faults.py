@@ -53,7 +53,7 @@ def test_fault_17_checkpoints_and_events_that_a_full_disk_refuses_are_written_wh
         assert checkpoint.steps(run / "checkpoints") == []
         waiting = len(read_events(run / "events.jsonl"))
         assert waiting == 1
-        at = min(crumb.step for (attempt, _), crumb in job.last.items() if attempt == 0)
+        at = min(heartbeat.step for (attempt, _), heartbeat in job.last.items() if attempt == 0)
         disk.path(place.runs / "ballast").unlink()
         room = time.monotonic()
         job.until(lambda: bool(checkpoint.steps(run / "checkpoints")), "no checkpoint was written")
@@ -101,7 +101,7 @@ def test_fault_18_a_job_on_two_ranks_uses_no_shared_memory_and_few_descriptors(c
         assert disk.f_blocks * disk.f_frsize == 64 * MEGABYTE
         most["shared"] = max(most["shared"], (disk.f_blocks - disk.f_bfree) * disk.f_frsize)
         most["files"] = max(most["files"], len(os.listdir(shared)))
-        for pid in (job.process.pid, *(crumb.pid for crumb in job.last.values())):
+        for pid in (job.process.pid, *(heartbeat.pid for heartbeat in job.last.values())):
             if os.path.isdir(f"/proc/{pid}/fd"):
                 most["descriptors"] = max(most["descriptors"], _open_files(pid))
         return job.process.poll() is not None

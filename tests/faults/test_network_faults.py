@@ -79,7 +79,7 @@ def test_fault_23_two_nodes_end_bit_equal_to_two_ranks_on_one(jobs, long_referen
     assert left_behind(jobs[0].run) == []
     assert jobs[0].reports() == []
     assert difference(jobs[0].run, long_reference, LONG_STEPS) == 0
-    assert {crumb.attempt for crumb in jobs[0].last.values()} == {0} and len(jobs[0].last) == 2
+    assert {heartbeat.attempt for heartbeat in jobs[0].last.values()} == {0} and len(jobs[0].last) == 2
     matrix.row(
         23,
         fault="none: two nodes of one rank each",
@@ -159,7 +159,7 @@ def test_fault_23_the_other_node_stops_when_the_host_is_lost_and_both_resume(sta
     assert end.startswith(
         f"stopped: the node that hosts {MEETING} is lost or cannot be reached; start all again to resume"
     )
-    at = max(crumb.step for crumb in host.last.values())
+    at = max(heartbeat.step for heartbeat in host.last.values())
     resumed = start_both()
     assert [ended(job) for job in resumed] == [0, 0], [job.said() for job in resumed]
     assert difference(host.run, long_reference, LONG_STEPS) == 0

@@ -170,7 +170,7 @@ def test_fault_09_a_rank_that_does_not_go_on_is_found(place, reference, matrix, 
     matrix.row(
         9,
         fault=f"rank 1: {fault}",
-        required="found within 15 s of its last breadcrumb; its own stack in the report; restarts",
+        required="found within 15 s of its last heartbeat; its own stack in the report; restarts",
         seen=f"report: {report['what']}; bit-equal end",
         **cells,
     )
@@ -178,7 +178,9 @@ def test_fault_09_a_rank_that_does_not_go_on_is_found(place, reference, matrix, 
 
 def test_fault_10_a_loss_that_is_not_a_number_is_skipped_by_all_ranks(place, reference, matrix):
     """Ranks compare their parameters after every step; one that had not skipped would be found at once."""
-    job = start(place, "nan", "runtime.hash_every=1", fault="nan at loss rank 1 step 12; nan at loss rank 0 step 21")
+    job = start(
+        place, "nan", "runtime.replica_check_every=1", fault="nan at loss rank 1 step 12; nan at loss rank 0 step 21"
+    )
     assert job.wait() == 0, job.said()
     skipped = job.events("skipped")
     assert [event["step"] for event in skipped] == [12, 21]

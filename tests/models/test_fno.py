@@ -12,7 +12,7 @@ from ups.data.prepare.statistics import Scale, Statistics
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, TaskSpec
 from ups.models.baselines.fno import FNO, FNOBlock
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 16, parameters=("beta",), dt=0.1)
 FLOW = TaskSpec("flow", 2, (Channel("p"),), Boundary.all("value", 2), 1 / 8, static=("a",), steady=True)
@@ -106,10 +106,10 @@ def test_the_same_weights_give_nearly_the_same_solution_on_a_finer_grid() -> Non
     assert float(error.detach()) < 0.05
 
 
-def learned() -> Learned:
+def learned() -> TrainedTask:
     scale = Scale(0.1, 0.8, 0.9, (0.2, 0.3))
     statistics = Statistics("waves", 10, 0.1, (1, 2), {"u": scale})
-    return Learned(WAVES, Grid.cell_centred((32,)), statistics, {"beta": (0.1, 1.0)}, (0.1,))
+    return TrainedTask(WAVES, Grid.cell_centred((32,)), statistics, {"beta": (0.1, 1.0)}, (0.1,))
 
 
 @pytest.mark.parametrize(

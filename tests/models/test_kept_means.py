@@ -15,7 +15,7 @@ from ups.equations import Compressible1D
 from ups.fields import Grid, Invariant
 from ups.models.export import export_program
 from ups.models.propagator import Propagator
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 from ups.simulator import Simulator
 
 FLOW = Compressible1D(points=64, frames=6, duration=0.25)
@@ -29,7 +29,7 @@ def gas(history: int, *also: str, grid: Grid = FLOW.grid) -> tuple[Propagator, M
     task = replace(FLOW.task(), history=history)
     task = replace(task, invariants=(*task.invariants, *map(Invariant, also)))
     ranges = {name: (value, value) for name, value in VISCOSITY.items()}
-    learned = Learned(task, grid, statistics(DATA, task), ranges, (task.dt or 0.0,))
+    learned = TrainedTask(task, grid, statistics(DATA, task), ranges, (task.dt or 0.0,))
     spec = ModelSpec("spectral", SETTINGS, (learned,))
     model = spec.build(0).double().requires_grad_(False)
     torch.manual_seed(1)

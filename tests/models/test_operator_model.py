@@ -16,7 +16,7 @@ from ups.models.geometry import Frame, averaged, resampling
 from ups.models.operator.model import OperatorModel
 from ups.models.operator.spectral import Spectral
 from ups.models.propagator import Propagator
-from ups.models.saved import Learned
+from ups.models.saved import TrainedTask
 
 PERIODIC, WALLS = Boundary.all("periodic", 1), Boundary.all("value", 2, (0.0,))
 WAVES = TaskSpec("waves", 1, (Channel("u"),), PERIODIC, 1 / 16, parameters=("beta",), dt=0.1)
@@ -193,7 +193,7 @@ def test_latent_cells_are_as_long_as_the_task_says_along_every_axis(
 ) -> None:
     grid = Grid.cell_centred(shape, extent)
     statistics = Statistics("flow", 1, None, (), {"p": Scale(0.1, 0.1, 0.2)}, {"a": Scale(0.5, 0.4, 0.6)})
-    frame = Learned(FLOW, grid, statistics, {}, ()).frame
+    frame = TrainedTask(FLOW, grid, statistics, {}, ()).frame
     assert frame.patch == patch and frame.latent.spacing == pytest.approx((1 / 8, 1 / 8))
     torch.manual_seed(0)
     network = OperatorModel([FLOW], {"flow": frame}, architecture=architecture, width=12, **SETTINGS[architecture])

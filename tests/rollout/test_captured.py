@@ -17,7 +17,7 @@ from ups.distributed.parallel import blocks
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch
 from ups.models.propagator import Propagator
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout import captured
 from ups.rollout.captured import EAGER_STEPS, MOST
 from ups.rollout.predict import one_step, rollout, steady
@@ -42,7 +42,7 @@ def random_model(spec: ModelSpec, device: str = "cuda") -> Propagator:
     return model.to(device).requires_grad_(False)
 
 
-def solved(learned: Learned, count: int) -> Batch:
+def solved(learned: TrainedTask, count: int) -> Batch:
     """So many trajectories of the task."""
     equation = next(equation for equation, _ in small.EQUATIONS if equation.name == learned.spec.name)
     return equation.solve(5, range(count))

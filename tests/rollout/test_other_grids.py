@@ -13,7 +13,7 @@ from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import Scale, Statistics
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
 from ups.models.interpolation import axis_matrix
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout.predict import on_grid, one_step
 from ups.simulator import Simulator
 
@@ -49,12 +49,12 @@ def states(task: str, sizes: Tensor, grid: Grid, t: float) -> Tensor:
     return solution(task, sizes, grid.points(), t).view(-1, *grid.shape, 1)
 
 
-def learned(task: str) -> Learned:
+def learned(task: str) -> TrainedTask:
     sizes = draw(task, 500, torch.Generator().manual_seed(1))
     first, then = (states(task, sizes, GRIDS[task], t) for t in (0.0, DT))
     rms, change = (float(v.square().mean().sqrt()) for v in (first, then - first))
     statistics = Statistics(task, 500, DT, (1,), {"u": Scale(0.0, rms, rms, (change,))})
-    return Learned(TASKS[task], GRIDS[task], statistics, {"c": (1.0, 1.0)}, (DT,))
+    return TrainedTask(TASKS[task], GRIDS[task], statistics, {"c": (1.0, 1.0)}, (DT,))
 
 
 @lru_cache

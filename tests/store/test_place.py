@@ -12,7 +12,7 @@ from ups.config.schema import RuntimeConfig
 from ups.data.sampler import Sampler, TaskShare
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
-from ups.store.place import Resident, place
+from ups.store.place import DeviceStore, place
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -22,7 +22,7 @@ def test_a_window_is_what_the_mapped_file_gives(tmp_path: Path, dtype: torch.dty
         store = task.store
         sampler = Sampler((TaskShare(name, store.trajectories, store.frames, 1.0),), seed=0, batch_size=5)
         part = sampler.indices(3, steps, ((stride, 1.0),))[0]
-        window = Resident(store, torch.device("cpu"), dtype).window(part)
+        window = DeviceStore(store, torch.device("cpu"), dtype).window(part)
         ours, mapped = window.read(), store.gather(part).to("cpu", dtype)
         assert window.shape == ours.shape
         for one, other in ((ours.values, mapped.values), (ours.times, mapped.times), (ours.ids, mapped.ids)):

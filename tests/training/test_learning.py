@@ -22,9 +22,9 @@ from ups.fields import Batch, Channel
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec
 from ups.track.jsonl import read_events
-from ups.training.data import Prepared
+from ups.training.data import TaskData
 from ups.training.ema import EMA
-from ups.training.losses import LossParts, relative_l2
+from ups.training.losses import LossParts, relative_error
 from ups.training.optimisers import learning_rate
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prepared(data: Path) -> tuple[ModelSpec, dict[str, Prepared]]:
+def prepared(data: Path) -> tuple[ModelSpec, dict[str, TaskData]]:
     return small.prepared(data)
 
 
@@ -62,7 +62,7 @@ def awake(spec: ModelSpec) -> Tensor:
     return model
 
 
-def window(tasks: dict[str, Prepared], task: str, frames: int) -> Batch:
+def window(tasks: dict[str, TaskData], task: str, frames: int) -> Batch:
     from ups.data.sampler import Sampler
 
     store = tasks[task].store
@@ -78,7 +78,7 @@ def test_the_relative_error_of_a_hand_computed_pair() -> None:
     truth = torch.tensor([[3.0, 4.0], [0.0, 0.0]])[..., None]
     guess = torch.tensor([[3.0, 1.0], [0.0, 0.03]])[..., None]
     # 3/5; and against nothing: 0.03 / (0.01 √2)
-    assert relative_l2(guess, truth).tolist() == pytest.approx([0.6, 0.03 / (0.01 * 2**0.5)])
+    assert relative_error(guess, truth).tolist() == pytest.approx([0.6, 0.03 / (0.01 * 2**0.5)])
 
 
 def test_the_relative_error_has_its_optimum_at_the_truth() -> None:
@@ -87,9 +87,9 @@ def test_the_relative_error_has_its_optimum_at_the_truth() -> None:
     optimiser = torch.optim.Adam([guess], lr=0.05)
     for _ in range(400):
         optimiser.zero_grad()
-        relative_l2(guess, truth).sum().backward()
+        relative_error(guess, truth).sum().backward()
         optimiser.step()
-    assert float(relative_l2(guess.detach(), truth).max()) < 0.05
+    assert float(relative_error(guess.detach(), truth).max()) < 0.05
 
 
 @pytest.mark.parametrize("term", ["step_1", "step_2"])

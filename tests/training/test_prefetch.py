@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ups.training.prefetch import ROOM, STEPS, Ahead, Together
+from ups.training.prefetch import ROOM, STEPS, BlockPrefetch, ThreadPrefetch
 
 
 def test_the_next_step_is_read_in_the_background_and_only_that_one() -> None:
@@ -21,7 +21,7 @@ def test_the_next_step_is_read_in_the_background_and_only_that_one() -> None:
             fourth.set()
         yield np.str_(f"{step} {how}")
 
-    ahead = Ahead(load)
+    ahead = ThreadPrefetch(load)
     assert ahead(3, "whole") == ["3 whole"]
     assert fourth.wait(10), "step 4 was not read although nobody asked for it yet"
     assert ahead(4, "whole") == ["4 whole"]
@@ -36,7 +36,7 @@ def test_several_steps_are_read_at_once() -> None:
         read.append((step, how))
         yield np.array([step])
 
-    together = Together(load)
+    together = BlockPrefetch(load)
     for step in range(3, 3 + STEPS):
         assert together(step, "whole") == [step]
         assert read == [(later, "whole") for later in range(3, 3 + STEPS)]
@@ -52,13 +52,13 @@ def test_steps_of_many_bytes_are_read_one_by_one() -> None:
         read.append(step)
         yield np.zeros(ROOM // STEPS + 1, np.uint8)
 
-    together = Together(load)
+    together = BlockPrefetch(load)
     for step in range(3):
         together(step, None)
         assert read == list(range(step + 1))
 
 
-@pytest.mark.parametrize("reader", [Ahead, Together])
+@pytest.mark.parametrize("reader", [ThreadPrefetch, BlockPrefetch])
 def test_an_error_is_raised_when_its_step_is_asked_for(reader: Callable) -> None:
     def load(step: int, how: None):
         if step == 2:

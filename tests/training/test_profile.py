@@ -51,7 +51,7 @@ def test_a_profile_says_where_the_time_of_its_steps_went(data: Path, tmp_path: P
     plain.fit()
     ends = [{name: small.whole(t) for name, t in t._tensors().items()} for t in (trainer, plain)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    assert runtime.crumb.heard is None
+    assert runtime.heartbeat.heard is None
 
 
 def test_only_the_first_rank_writes(data: Path, tmp_path: Path, runtime: Runtime) -> None:

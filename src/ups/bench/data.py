@@ -22,7 +22,7 @@ from ups.distributed.runtime.start import Runtime
 from ups.equations import Equation
 from ups.equations.schemes.marching import block_means
 from ups.fields import Batch, Grid, Header, TaskSpec
-from ups.models.saved import Learned
+from ups.models.saved import TrainedTask
 from ups.rollout.predict import read_all
 from ups.store.fields import FieldStore
 from ups.track.progress import Progress
@@ -70,7 +70,7 @@ class Data:
     """
 
     task: Task
-    learned: Learned
+    learned: TrainedTask
     store: FieldStore
     train: Held
     validation: Batch
@@ -97,7 +97,7 @@ def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
     ends = (0, task.train, task.train + task.validation, len(values))
     train, validation, test = (Held(header, values[lo:hi], lo) for lo, hi in pairwise(ends))
     check_disjoint(train, validation, {"test": test})
-    learned = Learned(
+    learned = TrainedTask(
         spec,
         grid,
         statistics(train, spec),

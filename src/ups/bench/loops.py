@@ -22,7 +22,7 @@ from ups.distributed.parallel import compile_parts
 from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.propagator import Propagator
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 from ups.training.ema import EMA
 from ups.training.optimisers import build_optimiser, learning_rate
 from ups.training.stages.operator import OperatorStage
@@ -42,7 +42,7 @@ def recipe(model: Model, batch_size: int, steps: int) -> TrainingConfig:
     )
 
 
-def build(model: Model, learned: Learned, seed: int) -> tuple[ModelSpec, Propagator]:
+def build(model: Model, learned: TrainedTask, seed: int) -> tuple[ModelSpec, Propagator]:
     """A model by its registered name; one that this version does not have is absent, not wrong."""
     spec = ModelSpec(model.architecture, dict(model.settings), (learned,))
     try:

@@ -25,7 +25,7 @@ from ups.fields import Batch, Grid
 from ups.metrics import nrmse
 from ups.models.propagator import Propagator
 from ups.rollout.predict import on_grid
-from ups.rollout.unroll import roll_out, start_history
+from ups.rollout.unroll import start_history, unroll
 
 TRAJECTORIES = {"cpu": 64, "cuda": 1024}
 """Of the test set, at most: all of it in the benchmarks there are, so that errors are those of the same samples."""
@@ -155,7 +155,7 @@ def model_seconds(model: Propagator, data: Data, runtime: Runtime) -> float:
         static = learned.normaliser.static(part.static, first)
         parameters = {name: part.parameters[name] for name in learned.spec.parameters}
         lead = torch.full((len(part),), data.task.dt, device=device)
-        states = roll_out(model, learned.spec.name, history, static, parameters, lead, part.grid, steps)
+        states = unroll(model, learned.spec.name, history, static, parameters, lead, part.grid, steps)
         return learned.normaliser.physical(torch.stack(list(states), 1))
 
     return fastest(stoppable(work, runtime), start, device)[1]

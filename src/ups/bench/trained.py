@@ -19,7 +19,7 @@ from ups.errors import Stopped
 from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.track.open import open_tracker
-from ups.training.data import Prepared
+from ups.training.data import TaskData
 from ups.training.stage import Scores
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
@@ -52,7 +52,7 @@ class Trained:
         self._held = ExitStack()
         self._place = tempfile.TemporaryDirectory(dir=setting.folder)
         folder = Path(self._place.name)
-        task = Prepared(data.learned, data.store, data.learned.normaliser.batch(data.validation), 1.0)
+        task = TaskData(data.learned, data.store, data.learned.normaliser.batch(data.validation), 1.0)
         self.stage = Watched(network, self.config, setting.runtime.config, self._validate)
         self.trainer = Trainer(
             setting.runtime,

@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor
 
 from ups import checkpoint
 from ups.checkpoint.files import Manifest
-from ups.distributed.faults.injection import strike
+from ups.distributed.faults.injection import inject_fault
 from ups.durable import crc32_of, seal, sync, write
 from ups.errors import UserError
 
@@ -146,12 +146,12 @@ class Checkpoints:
                 temporary.mkdir()
 
         def write_own() -> dict[str, dict[str, int]]:
-            strike("checkpoint_files", self.rank, step, self.attempt)
+            inject_fault("checkpoint_files", self.rank, step, self.attempt)
             files = {}
             for file in _write_files(temporary, share, self.rank, self.size):
                 sync(file)
                 files[file.name] = {"bytes": file.stat().st_size, "crc32": crc32_of(file)}
-            strike("checkpoint", self.rank, step, self.attempt)
+            inject_fault("checkpoint", self.rank, step, self.attempt)
             return files
 
         def finish() -> None:

@@ -187,7 +187,7 @@ class RuntimeConfig(Strict):
     restarts: Annotated[int, Field(ge=0)] = Field(
         default=3, description="crashes in a row without progress, then give up"
     )
-    hash_every: Positive = Field(default=100, description="steps between comparisons of the ranks' parameters")
+    replica_check_every: Positive = Field(default=100, description="steps between comparisons of the ranks' parameters")
     tracking: list[Literal["tensorboard"]] = Field(
         default=[], description="where events go besides events.jsonl; tensorboard is an optional extra"
     )

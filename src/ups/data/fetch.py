@@ -22,7 +22,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from ups.data.published import Published
+from ups.data.published import PublishedFile
 from ups.durable import sync
 from ups.errors import UserError
 
@@ -41,7 +41,7 @@ class _Unreachable(_Broken):
     """There was no connection at all."""
 
 
-def fetch(file: Published, folder: str | Path, progress: Progress | None = None) -> Path:
+def fetch(file: PublishedFile, folder: str | Path, progress: Progress | None = None) -> Path:
     """Bring a published file into `folder`. `progress(done, total)` counts bytes; total is 0 while it is not known.
 
     A file that is already there is kept if its checksum is right, and refused if not.
@@ -76,13 +76,13 @@ def fetch(file: Published, folder: str | Path, progress: Progress | None = None)
     return final
 
 
-def _kept(file: Published, final: Path) -> Path:
+def _kept(file: PublishedFile, final: Path) -> Path:
     if file.checksum is not None and (found := _checksum(final, file.checksum)) != file.checksum:
         raise UserError(f"{final} exists and is not the published file ({found}, not {file.checksum}); remove it")
     return final
 
 
-def _check_content(file: Published, part: Path) -> None:
+def _check_content(file: PublishedFile, part: Path) -> None:
     if file.checksum is not None and (found := _checksum(part, file.checksum)) != file.checksum:
         _forget(part)
         raise UserError(
@@ -91,7 +91,7 @@ def _check_content(file: Published, part: Path) -> None:
         )
 
 
-def _receive(file: Published, part: Path, bytes_: IO[bytes], progress: Progress) -> None:
+def _receive(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Progress) -> None:
     """Try until the part is whole; give up when tries bring nothing new."""
     failures, best = 0, bytes_.tell()
     start = best
@@ -112,7 +112,7 @@ def _receive(file: Published, part: Path, bytes_: IO[bytes], progress: Progress)
         time.sleep(_PAUSES[failures - 1])
 
 
-def _ask(file: Published, part: Path, bytes_: IO[bytes], progress: Progress) -> None:
+def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Progress) -> None:
     """One request for what is missing."""
     have, version = bytes_.tell(), _version_file(part)
     request = Request(file.url, headers={"User-Agent": "ups", "Accept-Encoding": "identity"})
@@ -166,7 +166,7 @@ def _ask(file: Published, part: Path, bytes_: IO[bytes], progress: Progress) -> 
         raise _Broken("the connection broke")
 
 
-def _check_size(file: Published, total: int, have: int, part: Path) -> None:
+def _check_size(file: PublishedFile, total: int, have: int, part: Path) -> None:
     if total and file.size is not None and total != file.size:
         raise UserError(f"{file.url} has {total:,} bytes, the published file {file.size:,}; it is another file")
     free = shutil.disk_usage(part.parent).free

@@ -28,7 +28,7 @@ _PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFile:
     """A file that can be fetched. `path` is where it goes below the user's folder: The Well's readers want its tree.
 
     `checksum` is `md5:…` or `sha256:…`.
@@ -41,20 +41,20 @@ class Published:
     size: int | None = None
 
 
-def published_files() -> dict[str, Published]:
+def published_files() -> dict[str, PublishedFile]:
     """PDEBench's files by name, as its repository lists them (UPS_PDEBENCH_LIST names a copy of the list)."""
     return _listed(os.environ.get("UPS_PDEBENCH_LIST", _LIST))
 
 
 @cache
-def _listed(url: str) -> dict[str, Published]:
+def _listed(url: str) -> dict[str, PublishedFile]:
     remote = "://" in url
     text = _text(url, "the list of PDEBench's files") if remote else Path(url).expanduser().read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     if not rows or not {"Filename", "URL", "MD5"} <= rows[0].keys():
         raise UserError(f"{url} is not the list of PDEBench's files; set UPS_PDEBENCH_LIST to where it is")
     return {
-        row["Filename"]: Published(
+        row["Filename"]: PublishedFile(
             name=row["Filename"],
             url=row["URL"],
             path=PurePosixPath(PurePosixPath(row["Filename"]).name),
@@ -64,7 +64,7 @@ def _listed(url: str) -> dict[str, Published]:
     }
 
 
-def find_published(name: str) -> list[Published]:
+def find_published(name: str) -> list[PublishedFile]:
     """The files a name means: one, or all that a pattern such as `1D_Burgers_*` or `well/active_matter/*` matches."""
     if name.startswith(("http://", "https://")):
         return [_at_address(name)]
@@ -87,7 +87,7 @@ def find_published(name: str) -> list[Published]:
     return matching
 
 
-def _on_hugging_face(collection: str, dataset: str) -> list[Published]:
+def _on_hugging_face(collection: str, dataset: str) -> list[PublishedFile]:
     """The files of a data set, as the site lists them. HF_ENDPOINT is the usual name for a mirror's address."""
     site = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     repository = f"datasets/{_ORGANISATION[collection]}/{quote(dataset)}"
@@ -99,7 +99,7 @@ def _on_hugging_face(collection: str, dataset: str) -> list[Published]:
                 f"{site} lists {entry['path']!r} in {dataset}, which lies outside it; fetch from another site"
             )
     return [
-        Published(
+        PublishedFile(
             name=f"{collection}/{dataset}/{entry['path']}",
             url=f"{site}/{repository}/resolve/main/{quote(entry['path'])}",
             path=PurePosixPath(dataset, entry["path"]),
@@ -142,8 +142,8 @@ def _next_page(link: str) -> str | None:
     return address.strip().strip("<>") if 'rel="next"' in relation else None
 
 
-def _at_address(url: str) -> Published:
+def _at_address(url: str) -> PublishedFile:
     last = unquote(urlsplit(url).path).rsplit("/", 1)[-1]
     if last in ("", ".", "..") or "\0" in last:
         raise UserError(f"{url} names no file; give the whole address of one")
-    return Published(url, url, PurePosixPath(last))
+    return PublishedFile(url, url, PurePosixPath(last))

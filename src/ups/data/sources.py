@@ -18,7 +18,7 @@ from ups.data.agreement import check_fields, settled, task_of, untold
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
-from ups.data.prepare.row_ranges import pieces
+from ups.data.prepare.row_ranges import row_ranges
 from ups.data.prepare.splits import Splits, Tick, check_disjoint, split
 from ups.data.sampler import mix
 from ups.data.views import pdebench_view
@@ -157,7 +157,7 @@ def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
 
 
 def _read_through(dataset: Dataset, tick: Tick | None = None) -> None:
-    for rows in pieces(dataset, len(dataset.times), tick):
+    for rows in row_ranges(dataset, len(dataset.times), tick):
         dataset.read(rows, slice(None))
 
 
@@ -167,7 +167,7 @@ def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset, tick: Tick | 
     known = dataset.header.parameters
     unsure = [parameter for parameter, value in known.items() if value is None and parameter not in spec.parameters]
     first: dict[str, float] = {}
-    for rows in pieces(dataset, 1, tick) if unsure else ():
+    for rows in row_ranges(dataset, 1, tick) if unsure else ():
         parameters = dataset.read(rows, slice(0, 1)).parameters
         for parameter in unsure:
             values = parameters[parameter]

@@ -77,7 +77,7 @@ class View(Described):
         return field[(slice(None),) * before + space].contiguous()
 
 
-class Published(NamedTuple):
+class PublishedView(NamedTuple):
     """PDEBench's view of a task: points along each axis, frame stride, frames given, frames (all if none)."""
 
     points: int
@@ -87,14 +87,14 @@ class Published(NamedTuple):
 
 
 PDEBENCH = {
-    "advection": Published(256, 5, 10, 41),
-    "burgers": Published(256, 5, 10, 41),
-    "reaction_diffusion": Published(256, 1, 5, 30),
-    "compressible_1d": Published(128, 5, 10),
-    "compressible_2d": Published(64, 1, 10, 21),
-    "darcy": Published(64),
-    "diffusion_reaction": Published(128, 1, 10, 101),
-    "shallow_water": Published(128, 1, 10, 101),
+    "advection": PublishedView(256, 5, 10, 41),
+    "burgers": PublishedView(256, 5, 10, 41),
+    "reaction_diffusion": PublishedView(256, 1, 5, 30),
+    "compressible_1d": PublishedView(128, 5, 10),
+    "compressible_2d": PublishedView(64, 1, 10, 21),
+    "darcy": PublishedView(64),
+    "diffusion_reaction": PublishedView(128, 1, 10, 101),
+    "shallow_water": PublishedView(128, 1, 10, 101),
 }
 
 

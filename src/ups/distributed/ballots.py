@@ -3,7 +3,7 @@
 A reduction over sockets wakes four threads a vote, which costs a millisecond or more where ranks share cores; this
 costs microseconds. Nobody waits for a dead peer longer than its launcher needs to end us all, as in any collective.
 
-    RUN/crumbs/ballots_000     one row a rank and turn: number of the vote, ballot, checksum
+    RUN/heartbeats/ballots_000     one row a rank and turn: number of the vote, ballot, checksum
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PATIENT = 0.002
 
 
 class Ballots:
-    """`Ballots(...).vote((0, 0, 1, 0, 900))`: the largest of each of five numbers over ranks. `meet`: a barrier."""
+    """`Ballots(...).vote((0, 0, 1, 0, 900))`: the largest of each of five numbers over ranks. `barrier` waits for all."""
 
-    def __init__(self, directory: Path, rank: int, size: int, attempt: int, meet: Callable[[], object]) -> None:
-        path = directory / "crumbs" / f"ballots_{attempt:03d}"
+    def __init__(self, directory: Path, rank: int, size: int, attempt: int, barrier: Callable[[], object]) -> None:
+        path = directory / "heartbeats" / f"ballots_{attempt:03d}"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._rank, self._size, self._number = rank, size, 0
         with path.open("a+b") as file:
@@ -34,7 +34,7 @@ class Ballots:
             self._map = mmap.mmap(file.fileno(), 2 * size * _ROW.size)
         for turn in range(2):
             self._map[self._place(turn, rank)] = bytes(_ROW.size)  # what an earlier job left
-        meet()
+        barrier()
 
     def vote(self, ballot: Sequence[int]) -> tuple[int, ...]:
         """Two rows a rank, used in turn: nobody can be two votes ahead, because each needs everyone's ballot."""

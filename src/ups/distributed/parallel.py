@@ -162,7 +162,7 @@ class Reduction:
         """Every gradient becomes the sum over ranks. One that a step did not touch is None on all ranks, and stays so:
         to the optimiser, no gradient and a gradient of zero are different things.
         """
-        if runtime.strike("reduce") == "skip":
+        if runtime.inject_fault("reduce") == "skip":
             return
         works = []
         for group, flat, views in self.buckets:

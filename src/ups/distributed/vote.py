@@ -36,7 +36,7 @@ class Ballot(NamedTuple):
 
 def vote(ballot: Ballot, runtime: Runtime) -> Ballot:
     """The largest of every rank's ballots."""
-    if runtime.strike("vote") == "skip" or runtime.control is None:
+    if runtime.inject_fault("vote") == "skip" or runtime.control is None:
         return ballot
     if runtime.ballots is not None:
         return Ballot(*runtime.ballots.vote(ballot))

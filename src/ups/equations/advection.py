@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Line, solved_batch
+from ups.equations.base import Equation1D, solved_batch
 from ups.equations.initial import RandomWaves
 from ups.errors import UserError
 from ups.fields import Batch, Invariant
@@ -20,7 +20,7 @@ _FARTHEST = 1e6
 
 
 @dataclass(frozen=True)
-class Advection(Line):
+class Advection(Equation1D):
     """∂u/∂t + β ∂u/∂x = 0 on the periodic interval (0, 1).
 
     Every wave travels at speed β and keeps its shape, so the solution is the initial function at x − βt, and that is

@@ -79,7 +79,7 @@ class Equation(Protocol):
     def task(self) -> TaskSpec: ...
 
 
-class Line(ABC):
+class Equation1D(ABC):
     """What equations of one changing field u on an interval have in common: frozen dataclasses derive from it.
 
     Periodic, of length 1 and without invariants, unless the equation says otherwise. It has `points`, `frames` and

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Line, solved_batch
+from ups.equations.base import Equation1D, solved_batch
 from ups.equations.initial import RandomWaves
 from ups.equations.schemes import finite_volume
 from ups.equations.schemes.exponential import ETDRK4
@@ -28,7 +28,7 @@ _LEAST_NU = 1e-5
 
 
 @dataclass(frozen=True)
-class Burgers(Line):
+class Burgers(Equation1D):
     """∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x² on the periodic interval (0, 1). Note the viscosity: ν/π.
 
     Waves steepen into shocks of width about 4ν/(πΔu) within t ≈ 0.1, the shocks run into each other and decay. Two

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Line, solved_batch
+from ups.equations.base import Equation1D, solved_batch
 from ups.equations.schemes.marching import march
 from ups.equations.schemes.tridiagonal import Tridiagonal
 from ups.equations.uniforms import uniforms
@@ -26,7 +26,7 @@ _GROWTH = 0.1
 
 
 @dataclass(frozen=True)
-class DiffusionSorption(Line):
+class DiffusionSorption(Equation1D):
     """∂u/∂t = D/R(u) ∂²u/∂x² on (0, 1), u = 1 at x = 0 and u = −D ∂u/∂x at x = 1, from a constant u₀ ~ U(0, 0.2).
 
     A solute enters from the left into a porous medium that sorbs it (Freundlich's isotherm); the retardation

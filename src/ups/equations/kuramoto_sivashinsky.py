@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Line, solved_batch
+from ups.equations.base import Equation1D, solved_batch
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import march
 from ups.equations.uniforms import uniforms
@@ -27,7 +27,7 @@ _LONGEST = 1024.0
 
 
 @dataclass(frozen=True)
-class KuramotoSivashinsky(Line):
+class KuramotoSivashinsky(Equation1D):
     """∂u/∂t + u ∂u/∂x + ∂²u/∂x² + ∂⁴u/∂x⁴ = 0 on the periodic interval (0, L).
 
     Waves longer than 2π grow at the rate k² − k⁴, steepen, and are damped as short ones: cells of length about 9 that

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Line, solved_batch
+from ups.equations.base import Equation1D, solved_batch
 from ups.equations.initial import RandomWaves
 from ups.equations.schemes.marching import march
 from ups.errors import UserError
@@ -28,7 +28,7 @@ _MOST_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
-class ReactionDiffusion(Line):
+class ReactionDiffusion(Equation1D):
     """∂u/∂t = ν ∂²u/∂x² + ρ u (1 − u) on the periodic interval (0, 1), from random waves stretched to [0, 1].
 
     Waves decay within t ≈ 1/(4π²ν), then u is uniform and grows to 1 as a logistic curve. Where ν is small (below

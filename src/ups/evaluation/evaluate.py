@@ -18,7 +18,7 @@ from ups.evaluation.solver import compare
 from ups.fields import Batch, Dataset, Grid
 from ups.metrics import nrmse, power_spectrum
 from ups.models.propagator import Propagator
-from ups.models.saved import Learned
+from ups.models.saved import TrainedTask
 from ups.rollout.predict import on_grid, one_step, read_all, rollout
 from ups.rollout.predict import steady as solve
 
@@ -37,7 +37,7 @@ class Evaluation:
 def evaluate(
     predictors: Mapping[str, Propagator],
     model: str,
-    learned: Learned,
+    learned: TrainedTask,
     source: Source,
     view: str,
     *,
@@ -75,7 +75,7 @@ def evaluate(
 
 
 def _predicted(
-    predictors: Mapping[str, Propagator], learned: Learned, source: Source, truth: Batch, capture: bool
+    predictors: Mapping[str, Propagator], learned: TrainedTask, source: Source, truth: Batch, capture: bool
 ) -> dict[str, dict[str, Fields]]:
     """{view: {predictor: fields}}, with persistence (for a steady task: the mean solution) as the last of them."""
     hardest = {name: _hardest(predictor, learned, truth, capture) for name, predictor in predictors.items()}
@@ -88,7 +88,7 @@ def _predicted(
     }
 
 
-def _hardest(predictor: Propagator, learned: Learned, batch: Batch, capture: bool) -> Fields:
+def _hardest(predictor: Propagator, learned: TrainedTask, batch: Batch, capture: bool) -> Fields:
     """What a predictor makes of a batch that gives it as little as the task allows: a solve, or a rollout."""
     return (solve if learned.spec.steady else rollout)(predictor, learned, batch, capture)
 
@@ -113,7 +113,7 @@ def _other(dataset: Dataset, grid: Grid) -> bool:
 
 
 def _arrays(
-    learned: Learned, truth: Batch, predictions: Mapping[str, Fields], target: Fields, pictures: int
+    learned: TrainedTask, truth: Batch, predictions: Mapping[str, Fields], target: Fields, pictures: int
 ) -> dict[str, np.ndarray]:
     """A few trajectories to look at, spread over the test set, and the curves over all of it."""
     chosen = torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()

@@ -25,7 +25,7 @@ from ups import checkpoint
 from ups.durable import crc32_of, seal, sync, write
 from ups.errors import UserError
 from ups.models.propagator import Propagator
-from ups.models.saved import Learned, ModelSpec
+from ups.models.saved import ModelSpec, TrainedTask
 
 WEIGHTS = "model.safetensors"
 
@@ -57,10 +57,10 @@ def export_model(model: Propagator, spec: ModelSpec, out: Path, programs: tuple[
     return [out / name for name in (checkpoint.MANIFEST, *names)]
 
 
-class Step(nn.Module):
+class ExportedStep(nn.Module):
     """One step of a transient task, in physical units."""
 
-    def __init__(self, model: Propagator, learned: Learned) -> None:
+    def __init__(self, model: Propagator, learned: TrainedTask) -> None:
         super().__init__()
         self.model, self.learned = model, learned
 
@@ -81,7 +81,7 @@ class Step(nn.Module):
 class Solve(nn.Module):
     """The solution of a steady task, in physical units."""
 
-    def __init__(self, model: Propagator, learned: Learned) -> None:
+    def __init__(self, model: Propagator, learned: TrainedTask) -> None:
         super().__init__()
         self.model, self.learned = model, learned
 
@@ -96,7 +96,7 @@ class Solve(nn.Module):
         return learned.normaliser.physical(state)
 
 
-def export_program(model: Propagator, learned: Learned, path: Path) -> None:
+def export_program(model: Propagator, learned: TrainedTask, path: Path) -> None:
     """One step of a task as a torch.export program, for any batch size; its archive holds `task.json` too."""
     spec, weight = learned.spec, next(model.parameters())
     batch = torch.export.Dim("batch", min=1)
@@ -106,7 +106,7 @@ def export_program(model: Propagator, learned: Learned, path: Path) -> None:
     arguments: tuple = (static, parameters)
     module: nn.Module = Solve(model, learned)
     if not spec.steady:
-        module = Step(model, learned)
+        module = ExportedStep(model, learned)
         history = weight.new_ones(many, spec.history, *learned.grid.shape, len(spec.channels))
         arguments = (history, static, parameters, weight.new_full((many,), spec.dt or 0.0))
     axes = tuple({name: {0: batch} for name in a} if isinstance(a, dict) else {0: batch} for a in arguments)

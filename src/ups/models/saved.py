@@ -24,7 +24,7 @@ from ups.models.propagator import Propagator
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class TrainedTask:
     """One task as the model met it in training: its grid, its scales, and the ranges it has seen."""
 
     spec: TaskSpec
@@ -69,7 +69,7 @@ class Learned:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Learned:
+    def from_dict(cls, data: Mapping[str, Any]) -> TrainedTask:
         positions = tuple(torch.tensor(p, dtype=torch.float64) for p in data["grid"]["positions"])
         extent = tuple((float(a), float(b)) for a, b in data["grid"]["extent"])
         return cls(
@@ -90,7 +90,7 @@ class ModelSpec:
 
     architecture: str
     settings: Mapping[str, Any]
-    tasks: tuple[Learned, ...]
+    tasks: tuple[TrainedTask, ...]
 
     def build(self, seed: int = 0) -> Propagator:
         """The untrained model, the same for the same seed."""
@@ -123,4 +123,4 @@ class ModelSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ModelSpec:
-        return cls(data["architecture"], data["settings"], tuple(Learned.from_dict(t) for t in data["tasks"]))
+        return cls(data["architecture"], data["settings"], tuple(TrainedTask.from_dict(t) for t in data["tasks"]))

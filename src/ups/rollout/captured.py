@@ -35,7 +35,7 @@ EAGER_STEPS = 2
 MOST = 16
 """So many graphs are kept for a model; before another one is recorded, all of them go."""
 
-Step = Callable[[Float[Tensor, "B H *space C"]], Float[Tensor, "B *space C"]]
+StepFunction = Callable[[Float[Tensor, "B H *space C"]], Float[Tensor, "B *space C"]]
 
 
 def stepper(
@@ -47,7 +47,7 @@ def stepper(
     lead: Float[Tensor, " B"] | None,
     grid: Grid,
     capture: bool = True,
-) -> Step:
+) -> StepFunction:
     """The model's step as a function of the history alone, for histories of this shape; `capture=False`: eager."""
     names = tuple(parameters)
     given = [static, *parameters.values(), *([] if lead is None else [lead])]
@@ -97,7 +97,7 @@ def _capturable(model: nn.Module, inputs: list[Tensor]) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class RecordedRollout:
     """The graph of a step, where it reads and where it writes."""
 
     graph: torch.cuda.CUDAGraph
@@ -110,7 +110,7 @@ class Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.recordings: dict[tuple, Recording] = {}
+        self.recordings: dict[tuple, RecordedRollout] = {}
         self.possible = True
         self._met: Counter[tuple] = Counter()
         self._bound: list[Any] = []
@@ -160,7 +160,7 @@ class Graphs:
                 stacklevel=2,
             )
             return
-        self.recordings[shape] = Recording(graph, places, state)
+        self.recordings[shape] = RecordedRollout(graph, places, state)
 
     def _forget(self) -> None:
         if self.recordings:

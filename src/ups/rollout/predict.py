@@ -15,9 +15,9 @@ from torch import Tensor
 from ups.fields import Batch, Dataset, Grid
 from ups.models.interpolation import apply_along, axis_matrix
 from ups.models.propagator import Propagator
-from ups.models.saved import Learned
+from ups.models.saved import TrainedTask
 from ups.rollout.captured import stepper
-from ups.rollout.unroll import roll_out, start_history
+from ups.rollout.unroll import start_history, unroll
 
 CHUNK = 64
 
@@ -29,19 +29,23 @@ def read_all(dataset: Dataset, most: int | None = None) -> Batch:
 
 
 @torch.no_grad()
-def rollout(model: Propagator, learned: Learned, batch: Batch, capture: bool = True) -> Float[Tensor, "N T *space C"]:
+def rollout(
+    model: Propagator, learned: TrainedTask, batch: Batch, capture: bool = True
+) -> Float[Tensor, "N T *space C"]:
     """Frames 1 … T−1 of every trajectory, predicted from frame 0 alone; physical units."""
     parts = []
     for inputs, static, parameters, lead in _chunks(model, learned, batch):
         history, read = start_history(inputs[:, :1], learned.spec.history), learned.reader(batch.grid, inputs)
         steps = batch.values.shape[1] - 1
-        states = roll_out(model, learned.spec.name, history, static, parameters, lead, learned.grid, steps, capture)
+        states = unroll(model, learned.spec.name, history, static, parameters, lead, learned.grid, steps, capture)
         parts.append(learned.normaliser.physical(torch.stack([read(state) for state in states], 1)).cpu())
     return torch.cat(parts)
 
 
 @torch.no_grad()
-def one_step(model: Propagator, learned: Learned, batch: Batch, capture: bool = True) -> Float[Tensor, "N T *space C"]:
+def one_step(
+    model: Propagator, learned: TrainedTask, batch: Batch, capture: bool = True
+) -> Float[Tensor, "N T *space C"]:
     """Frames 1 … T−1, each predicted from the true frame (or frames) before it; physical units."""
     parts = []
     for inputs, static, parameters, lead in _chunks(model, learned, batch):
@@ -57,7 +61,9 @@ def one_step(model: Propagator, learned: Learned, batch: Batch, capture: bool = 
 
 
 @torch.no_grad()
-def steady(model: Propagator, learned: Learned, batch: Batch, capture: bool = True) -> Float[Tensor, "N 1 *space C"]:
+def steady(
+    model: Propagator, learned: TrainedTask, batch: Batch, capture: bool = True
+) -> Float[Tensor, "N 1 *space C"]:
     """The solutions of a steady task; physical units."""
     parts = []
     for inputs, static, parameters, _ in _chunks(model, learned, batch):
@@ -69,7 +75,7 @@ def steady(model: Propagator, learned: Learned, batch: Batch, capture: bool = Tr
 
 
 def _chunks(
-    model: Propagator, learned: Learned, batch: Batch
+    model: Propagator, learned: TrainedTask, batch: Batch
 ) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor], Tensor]]:
     """Normalised inputs on the task's own grid, a few trajectories at a time, where the model is."""
     weight = next(model.parameters())

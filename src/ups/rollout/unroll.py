@@ -13,7 +13,7 @@ from ups.models.propagator import Propagator
 from ups.rollout.captured import stepper
 
 
-def roll_out(
+def unroll(
     model: Propagator,
     task: str,
     history: Float[Tensor, "B H *space C"],

@@ -26,7 +26,7 @@ _PIECE = 256 * 2**20
 """Bytes copied to the device at a time."""
 
 
-class Resident:
+class DeviceStore:
     """One task's fields in a device's memory, in the precision of the store."""
 
     def __init__(self, store: FieldStore, device: torch.device, dtype: torch.dtype) -> None:
@@ -72,7 +72,7 @@ def _copied(store: FieldStore, name: str, device: torch.device) -> Tensor:
 class Window:
     """Samples whose fields are in a device's memory: only their numbers travel there."""
 
-    source: Resident
+    source: DeviceStore
     ids: Int[Tensor, " B"]
     starts: Int[Tensor, " B"]
     offsets: Int[Tensor, " T"]
@@ -93,7 +93,7 @@ class Window:
         return self.source.gather(self)
 
 
-def place(stores: Mapping[str, FieldStore], runtime: Runtime, dtype: torch.dtype) -> dict[str, Resident]:
+def place(stores: Mapping[str, FieldStore], runtime: Runtime, dtype: torch.dtype) -> dict[str, DeviceStore]:
     """Copies of all fields on the device, or none: decided once, by all ranks together, as the config says."""
     choice, device = runtime.config.placement, runtime.device
     if choice == "mapped" or (choice == "auto" and device.type != "cuda"):
@@ -109,4 +109,4 @@ def place(stores: Mapping[str, FieldStore], runtime: Runtime, dtype: torch.dtype
                 f"runtime.placement is device, but the fields take {needed / 2**30:.1f} GiB and the smallest GPU has "
                 f"{room / 2**30:.1f} to spare for them; use runtime.placement=mapped or data.store=float16"
             )
-    return {name: Resident(store, device, dtype) for name, store in stores.items()}
+    return {name: DeviceStore(store, device, dtype) for name, store in stores.items()}

@@ -35,7 +35,7 @@ WARM_UP = 2
 """Eager passes before a step is recorded: the first one loads kernels, makes tables and plans, and fills caches."""
 _ALIGNMENT = 256
 _INSIDE = ("forward", "loss", "backward", "vote")
-"""Places of injected faults that a replayed step does not pass; the others are struck between its graphs."""
+"""Places of injected faults that a replayed step does not pass; the others are injected between its graphs."""
 
 
 def captured(step: Step, runtime: Runtime, note: Callable[[str], None]) -> Step | CapturedStep:
@@ -59,7 +59,7 @@ def _obstacle(runtime: Runtime) -> str | None:
     if runtime.mesh is not None:
         return f"runtime.strategy {runtime.config.strategy} communicates within a pass, which is not captured"
     if injection.awaits(_INSIDE):
-        return "a fault is to strike within a pass, which a captured one would not meet"
+        return "a fault is to be injected within a pass, which a captured one would not meet"
     return None
 
 
@@ -76,7 +76,7 @@ class Later:
         return float(self._host)
 
 
-class Inputs:
+class StepInputs:
     """The fixed place on the device that graphs read a step's micro-batches from: one buffer, filled by one copy.
 
     The copy comes from pinned memory in the background, so there are two of those buffers, used in turn.
@@ -132,13 +132,13 @@ def _signature(micro_batches: Sequence[MicroBatch]) -> tuple:
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class RecordedStep:
     """The two graphs of one shape of step, where they read, and where they write."""
 
-    inputs: Inputs
+    inputs: StepInputs
     gradients: torch.cuda.CUDAGraph
     update: torch.cuda.CUDAGraph
-    slopes: list[Tensor | None]
+    parameter_gradients: list[Tensor | None]
     """The gradient of each parameter."""
     sums: Sums
     norm: Float[Tensor, ""]
@@ -154,9 +154,9 @@ class CapturedStep:
         self.eager, self.note = step, note
         self.parameters = step.parameters
         self.replayed = False
-        self.recordings: dict[tuple, Recording] = {}
+        self.recordings: dict[tuple, RecordedStep] = {}
         self._possible = True
-        self._current: Recording | None = None
+        self._current: RecordedStep | None = None
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
@@ -172,8 +172,8 @@ class CapturedStep:
                 return self.eager.gradients(micros, tasks, runtime)
             self.recordings[signature] = recording
         recording = self._current = self.recordings[signature]
-        for parameter, slope in zip(self.parameters, recording.slopes, strict=True):
-            parameter.grad = slope
+        for parameter, gradient in zip(self.parameters, recording.parameter_gradients, strict=True):
+            parameter.grad = gradient
         recording.inputs.fill(micros)
         recording.gradients.replay()
         return recording.sums
@@ -185,10 +185,12 @@ class CapturedStep:
         self._current.update.replay()
         return Later(self._current.norm)
 
-    def _record(self, micros: Sequence[MicroBatch], tasks: int, runtime: Runtime) -> Recording | None:
+    def _record(self, micros: Sequence[MicroBatch], tasks: int, runtime: Runtime) -> RecordedStep | None:
         """Both functions as graphs for steps of this shape; None where they cannot be captured."""
-        runtime.crumb.mark("first step")  # its deadline: like the first of all, it is much slower than those to come
-        inputs = Inputs(micros)
+        runtime.heartbeat.mark(
+            "first step"
+        )  # its deadline: like the first of all, it is much slower than those to come
+        inputs = StepInputs(micros)
         inputs.fill(micros)
         outside = torch.cuda.current_stream()
         self._stream.wait_stream(outside)
@@ -200,7 +202,7 @@ class CapturedStep:
         try:
             with self._capturing() as gradients:
                 sums = self.eager.gradients(inputs.micro_batches, tasks, runtime)
-            slopes = [parameter.grad for parameter in self.parameters]
+            parameter_gradients = [parameter.grad for parameter in self.parameters]
             with self._capturing() as update:
                 norm = self.eager.apply()
         except Exception as error:
@@ -211,8 +213,8 @@ class CapturedStep:
             self._give_up(f"a step could not be captured: {str(cause).partition(chr(10))[0]}")
             return None
         finally:
-            runtime.crumb.mark("gradients")
-        return Recording(inputs, gradients, update, slopes, sums, norm)
+            runtime.heartbeat.mark("gradients")
+        return RecordedStep(inputs, gradients, update, parameter_gradients, sums, norm)
 
     def _warm_up(self, micros: Sequence[MicroBatch], tasks: int, runtime: Runtime) -> None:
         """Both functions, eagerly, on the stream they are captured on; then everything is as it was before."""

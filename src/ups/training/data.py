@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ups.data.generate.workers import all_cores
-from ups.data.prepare.cached import remembered
-from ups.data.prepare.row_ranges import pieces, total_bytes
+from ups.data.prepare.cached import cached
+from ups.data.prepare.row_ranges import row_ranges, total_bytes
 from ups.data.prepare.splits import Tick
 from ups.data.prepare.statistics import statistics
 from ups.data.sources import Report, Source
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch, Dataset
-from ups.models.saved import Learned
+from ups.models.saved import TrainedTask
 from ups.rollout.predict import read_all
 from ups.store.fields import CODEC, FieldStore, field_arrays, store_key
 from ups.store.ranks import build_on_ranks
@@ -27,10 +27,10 @@ VALIDATION = 48
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class TaskData:
     """What the model is told of a task, its store, its validation trajectories (normalised), its share of a batch."""
 
-    learned: Learned
+    learned: TrainedTask
     store: FieldStore
     validation: Batch
     share: float
@@ -46,7 +46,7 @@ def prepare(
     workers: int | None = None,
     measured: Report = lambda task, done, total: None,
     stored: Report = lambda task, done, total: None,
-) -> Prepared:
+) -> TaskData:
     """Statistics of the training split, the store of its normalised fields, and the ranges the model will have seen.
 
     Rank 0 computes, or finds what it computed for the same data; all ranks, or the worker processes of a single one,
@@ -59,17 +59,17 @@ def prepare(
     readers = max(1, min(workers or all_cores(), total_bytes(source.train) // 10**9))
 
     def built(done: int, total: int) -> None:
-        runtime.crumb.mark("data")
+        runtime.heartbeat.mark("data")
         stored(spec.name, done, total)
         runtime.check_stop(f"{done} of {total} bytes of the store of {spec.name} are kept in {folder}")
 
     def read(done: int, total: int) -> None:
-        runtime.crumb.mark("data")
+        runtime.heartbeat.mark("data")
         measured(spec.name, done, total)
         runtime.check_stop(f"the statistics of {spec.name} will be computed from the first trajectory on")
 
     def learn() -> list[Any]:
-        learned = Learned(
+        learned = TrainedTask(
             spec=spec,
             grid=source.train.grid,
             statistics=statistics(source.train, spec, read, readers),
@@ -81,22 +81,22 @@ def prepare(
     asked = [repr(spec), sorted(strides), dtype, CODEC]
     described, key = runtime.from_first(
         f"prepare {spec.name}",
-        lambda: remembered(folder / f"{spec.name}.learned.json", [source.train], asked, learn),
+        lambda: cached(folder / f"{spec.name}.learned.json", [source.train], asked, learn),
     )
-    learned = Learned.from_dict(described)
+    learned = TrainedTask.from_dict(described)
     arrays = field_arrays(source.train, learned.normaliser, dtype)
     build_on_ranks(runtime, path, key, arrays, built, workers or readers)
     store = FieldStore(path, source.train, learned.normaliser, key)
     validation = read_all(source.validation, VALIDATION)
     fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
     runtime.agree(f"validation data of {spec.name}", fingerprint, "give every node the same data files")
-    return Prepared(learned, store, learned.normaliser.batch(validation), share)
+    return TaskData(learned, store, learned.normaliser.batch(validation), share)
 
 
 def _ranges(dataset: Dataset, names: Sequence[str], tick: Tick) -> dict[str, tuple[float, float]]:
     """The smallest and largest value of each parameter."""
     found: dict[str, tuple[float, float]] = {name: (math.inf, -math.inf) for name in names}
-    for rows in pieces(dataset, 1, tick) if names else ():
+    for rows in row_ranges(dataset, 1, tick) if names else ():
         seen = dataset.read(rows, slice(0, 1)).parameters
         found = {n: (min(lo, float(seen[n].min())), max(hi, float(seen[n].max()))) for n, (lo, hi) in found.items()}
     return found

@@ -19,7 +19,7 @@ from ups.durable import write
 from ups.models.saved import ModelSpec
 from ups.track.open import open_tracker
 from ups.track.progress import Progress
-from ups.training.data import Prepared
+from ups.training.data import TaskData
 from ups.training.profile import StepProfile
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
@@ -34,13 +34,13 @@ class Plan:
 
     title: str
     model: ModelSpec
-    tasks: Mapping[str, Prepared]
+    tasks: Mapping[str, TaskData]
     training: TrainingConfig
     seed: int
     directory: Path
 
     def trainer(self, runtime: Runtime) -> Trainer:
-        runtime.crumb.mark("model")
+        runtime.heartbeat.mark("model")
         stage = OperatorStage(self.model.build(self.seed), self.training, runtime.config)
         description = {"model": self.model.to_dict(), "training": self.training.model_dump(mode="json")}
         events = open_tracker(self.directory, runtime.config.tracking, runtime.rank, runtime.ranks.attempt)

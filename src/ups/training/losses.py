@@ -21,7 +21,7 @@ class LossParts:
     parts: Mapping[str, Float[Tensor, " B"]]
 
 
-def relative_l2(prediction: Float[Tensor, "B *space C"], target: Float[Tensor, "B *space C"]) -> Float[Tensor, " B"]:
+def relative_error(prediction: Float[Tensor, "B *space C"], target: Float[Tensor, "B *space C"]) -> Float[Tensor, " B"]:
     """‖û − u‖ / max(‖u‖, 0.01 √n) for each sample, n numbers in it: the metric itself, safe where the field vanishes.
 
     Not squared: a sample of sharp features counts by its error, not by its error's square.
@@ -35,5 +35,5 @@ def errors_of(
     states: Sequence[Float[Tensor, "B *space C"]], targets: Float[Tensor, "B T *space C"]
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, "T B"]]:
     """Their mean, and the relative error of each state against its target."""
-    errors = torch.stack([relative_l2(state, targets[:, i]) for i, state in enumerate(states)])
+    errors = torch.stack([relative_error(state, targets[:, i]) for i, state in enumerate(states)])
     return errors.mean(0), errors

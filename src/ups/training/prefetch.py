@@ -23,16 +23,16 @@ How = TypeVar("How")
 T = TypeVar("T", bound=Loaded)
 
 
-def read_ahead(
+def prefetched(
     load: Callable[[int, How], Iterable[T]], device: torch.device, resident: bool
 ) -> Callable[[int, How], Iterable[T]]:
     """`load`, as suits the device. `resident`: fields are in its memory, and there is nothing to wait for."""
     if device.type == "cpu":
-        return Together(load)
-    return load if resident else Ahead(load)
+        return BlockPrefetch(load)
+    return load if resident else ThreadPrefetch(load)
 
 
-class Ahead(Generic[How, T]):
+class ThreadPrefetch(Generic[How, T]):
     """`load(step, how)` of one step after the other, of which one thread always reads the next. An error in there is
     raised when its step is asked for.
     """
@@ -52,7 +52,7 @@ class Ahead(Generic[How, T]):
         return self._thread.submit(lambda: list(self._load(step, how)))
 
 
-class Together(Generic[How, T]):
+class BlockPrefetch(Generic[How, T]):
     """`load(step, how)` of several steps in a row. What loads a small batch takes three times as long after a step has
     used the caches, so one after the other is the cheapest way to have eight.
     """

@@ -3,7 +3,7 @@
     RUN/profile/trace.json.gz      for chrome://tracing or ui.perfetto.dev
     RUN/profile/profile.md         where a step's time went
 
-Phases come from the marks that every step leaves anyway (the breadcrumb's, and those where faults may strike), so a
+Phases come from the marks that every step leaves anyway (the heartbeat's, and those where faults may be injected), so a
 step that is not traced pays nothing. Rank 0 traces itself; the others wait for it as they do for any slower rank.
 """
 
@@ -72,7 +72,7 @@ class StepProfile:
             yield
             self._untraced.append(time.perf_counter() - began)
             return
-        self.runtime.crumb.heard = self._enter
+        self.runtime.heartbeat.heard = self._enter
         try:
             with record_function(STEP):
                 yield
@@ -80,7 +80,7 @@ class StepProfile:
                 if self._count == WARM_UP + 1 + self.steps:
                     self._wait_for_device()
         finally:
-            self.runtime.crumb.heard = None
+            self.runtime.heartbeat.heard = None
         if self._count < WARM_UP + 1 + self.steps:
             self._tracer.step()
         else:
@@ -111,7 +111,7 @@ class StepProfile:
             self._phase = None
 
     def _finish(self, tracer: profile) -> None:
-        self.runtime.crumb.mark("checkpoint")  # its deadline: a trace takes seconds to write
+        self.runtime.heartbeat.mark("checkpoint")  # its deadline: a trace takes seconds to write
         tracer.__exit__(None, None, None)
         self._tracer = None
         self.folder.mkdir(parents=True, exist_ok=True)

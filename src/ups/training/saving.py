@@ -77,7 +77,7 @@ class Saving:
 
     def _write(self, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> None:
         state = self.state
-        self.runtime.crumb.mark("checkpoint", state.step - 1)  # it belongs to the step before
+        self.runtime.heartbeat.mark("checkpoint", state.step - 1)  # it belongs to the step before
         progress = vars(state) | {"best": None if math.isinf(state.best) else state.best}
         self._saver.save(
             state.step, tensors, {**self.description, "progress": progress}, best=state.best_step == state.step

@@ -77,10 +77,10 @@ class Step:
             micro = micro.mapped(lambda tensor: tensor.to(self.device))
             batch, task = micro.read(), micro.samples.task
             runtime.doing.update(task=task)
-            runtime.strike("forward")
+            runtime.inject_fault("forward")
             loss = self.stage.loss(batch, Draws(self.seed, self.stage.name, micro.step, micro.slots))
             total = loss.total @ micro.weights
-            runtime.strike("loss", [total])
+            runtime.inject_fault("loss", [total])
             (total / tasks).backward()
             values = {task: total} | {f"{task}.{name}": part @ micro.weights for name, part in loss.parts.items()}
             for name, value in values.items():

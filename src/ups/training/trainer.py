@@ -31,10 +31,10 @@ from ups.errors import GaveUp
 from ups.store.place import place
 from ups.track.tracker import Tracker
 from ups.training.capture import captured
-from ups.training.data import Prepared
+from ups.training.data import TaskData
 from ups.training.ema import EMA
 from ups.training.optimisers import agree_on_kernels, build_optimiser, learning_rate
-from ups.training.prefetch import read_ahead
+from ups.training.prefetch import prefetched
 from ups.training.probe import fitting_micro_batches
 from ups.training.saving import Saving, State
 from ups.training.stage import Stage
@@ -58,7 +58,7 @@ class Trainer:
         self,
         runtime: Runtime,
         stage: Stage,
-        tasks: Mapping[str, Prepared],
+        tasks: Mapping[str, TaskData],
         config: TrainingConfig,
         seed: int,
         directory: Path,
@@ -74,9 +74,9 @@ class Trainer:
         self._indices(config.steps)
         self.dtype = torch.float64 if config.precision == "float64" else torch.float32
         with enough_memory(runtime.device, runtime.ranks.attempt):
-            runtime.crumb.mark("data")
+            runtime.heartbeat.mark("data")
             self.resident = place(self.stores, runtime, self.dtype)
-            runtime.crumb.mark("shard")
+            runtime.heartbeat.mark("shard")
             self.model = self._placed(stage.trainable())
             for parent in stage.parents().values():
                 self._placed(parent.module).requires_grad_(False)
@@ -85,7 +85,7 @@ class Trainer:
             )
             agree_on_kernels(self.optimiser, runtime)
             self.ema = EMA(self.model, config.ema)
-        self.batches = read_ahead(self._micro_batches, runtime.device, bool(self.resident))
+        self.batches = prefetched(self._micro_batches, runtime.device, bool(self.resident))
         step = Step(stage, self.optimiser, self.ema, config.clip, seed)
         self.stepper = captured(step, runtime, lambda reason: events.write("eager", reason=reason))
         self.voting = Voting(runtime)
@@ -108,18 +108,18 @@ class Trainer:
             sums, ballot, failure = self._gradients(step)
             result = self._vote(step, ballot)
             if failure is not None:
-                runtime.crumb.mark("gradients")  # the report says where it struck, not where it was told
+                runtime.heartbeat.mark("gradients")  # the report says where it happened, not where it was told
                 raise failure
             if result.failed:
                 raise PeerFailed(f"rank {result.failed - 1} failed in step {step}")
             if not result.out_of_memory:
                 break
             self._halve(list(self.stores)[result.out_of_memory - 1])
-        runtime.crumb.mark("reduce")
+        runtime.heartbeat.mark("reduce")
         self.reduction.reduce(runtime)
-        runtime.crumb.mark("update")
+        runtime.heartbeat.mark("update")
         self.norms.append((step, self.stepper.update(step, learning_rate(self.config, step))))
-        runtime.strike("update", self.stepper.parameters)
+        runtime.inject_fault("update", self.stepper.parameters)
         self._note_skipped(unread=1 if self.stepper.replayed else 0)
         self.state.step += 1
         return sums, result
@@ -149,15 +149,15 @@ class Trainer:
         safe = self.stepper.replayed
         if not self.voting.due(step, safe):
             return Ballot()
-        self.runtime.crumb.mark("vote")
+        self.runtime.heartbeat.mark("vote")
         return self.voting.hold(step, ballot, safe)
 
     def micro_batches(self, step: int) -> Iterator[MicroBatch]:
         """This rank's part of the global batch of a step; every rank has the same number, tasks and shapes."""
         runtime = self.runtime
-        runtime.crumb.mark("gradients", step)
+        runtime.heartbeat.mark("gradients", step)
         for micro in self.batches(step, tuple(self.micro.items())):
-            runtime.crumb.mark("gradients", step)
+            runtime.heartbeat.mark("gradients", step)
             samples = micro.samples
             runtime.doing.update(task=samples.task, shapes=list(samples.shape), ids=samples.ids.tolist())
             yield micro
@@ -191,7 +191,7 @@ class Trainer:
         config, state = self.config, self.state
         began = time.monotonic() - state.seconds
         loss_text = ""
-        self.runtime.crumb.mark("first step", state.step)
+        self.runtime.heartbeat.mark("first step", state.step)
         while state.step < config.steps:
             with around():
                 sums, votes = self.step()
@@ -200,7 +200,7 @@ class Trainer:
             if state.step % LOG_EVERY == 0 or last:
                 loss_text = f"loss {self._log(sums):.4f}"
             report(state.step, loss_text)
-            if state.step % self.runtime.config.hash_every == 0:
+            if state.step % self.runtime.config.replica_check_every == 0:
                 self._compare_replicas()
             due = state.step % config.checkpoint_every == 0 or last or votes.save or votes.stop
             paused = time.monotonic()
@@ -307,7 +307,7 @@ class Trainer:
 
     def _validate(self) -> bool:
         """Errors of the averaged weights on the validation split; True if they are the best so far."""
-        self.runtime.crumb.mark("validate", self.state.step - 1)  # it belongs to the step before
+        self.runtime.heartbeat.mark("validate", self.state.step - 1)  # it belongs to the step before
         with self.ema.applied():
             found = validate(self.stage, self.tasks, self.runtime, self.seed, self.dtype)
         last = self.state.step == self.config.steps
@@ -333,7 +333,7 @@ class Trainer:
         }
 
 
-def _sampler(tasks: Mapping[str, Prepared], config: TrainingConfig, seed: int) -> Sampler:
+def _sampler(tasks: Mapping[str, TaskData], config: TrainingConfig, seed: int) -> Sampler:
     counts = {name: task.store.trajectories for name, task in tasks.items()}
     shares = sampling_shares(config.sampling, counts, {name: task.share for name, task in tasks.items()})
     parts = (

@@ -13,7 +13,7 @@ from torch import Tensor
 from ups.data.draws import Draws
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch
-from ups.training.data import Prepared
+from ups.training.data import TaskData
 from ups.training.stage import Stage
 
 _SMALLEST = 1e-12
@@ -40,7 +40,7 @@ class Validation:
 
 @torch.no_grad()
 def validate(
-    stage: Stage, tasks: Mapping[str, Prepared], runtime: Runtime, seed: int, dtype: torch.dtype
+    stage: Stage, tasks: Mapping[str, TaskData], runtime: Runtime, seed: int, dtype: torch.dtype
 ) -> Validation:
     """All ranks call it together and get the same."""
     own = [_sums(stage, task.validation, runtime, seed, dtype) for task in tasks.values()]

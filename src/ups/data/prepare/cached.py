@@ -24,7 +24,7 @@ VERSION = 1
 """Counts the changes to what is checked and how statistics are computed."""
 
 
-def remembered(path: Path, data: Sequence[Dataset], asked: Any, find: Callable[[], Any]) -> Any:
+def cached(path: Path, data: Sequence[Dataset], asked: Any, find: Callable[[], Any]) -> Any:
     """What `find` gives (numbers, texts, lists and mappings of them), or what it gave before for the same data and the
     same question; `path` keeps it.
     """

@@ -23,7 +23,7 @@ def _bytes(dataset: Dataset, frames: int) -> int:
     return header.dtype.itemsize * fields * math.prod(header.grid.shape)
 
 
-def pieces(dataset: Dataset, frames: int, tick: Callable[[int, int], None] | None = None) -> Iterator[range]:
+def row_ranges(dataset: Dataset, frames: int, tick: Callable[[int, int], None] | None = None) -> Iterator[range]:
     """All trajectories in order, as runs of which `frames` frames each are to be read at once.
 
     Whenever one has been dealt with, `tick` is told how many trajectories are done, and of how many.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ups.data.joined import Joined, Subset
-from ups.data.prepare.row_ranges import pieces
+from ups.data.prepare.row_ranges import row_ranges
 from ups.errors import UserError
 from ups.fields import Batch, Dataset
 
@@ -107,7 +107,7 @@ def _check_apart(task: str, *named: tuple[str, list[dict[str, bytes]]]) -> None:
 
 def _rows(dataset: Dataset, tick: Tick | None) -> Iterator[tuple[Batch, int]]:
     """Every trajectory's first frame, as a row of a batch."""
-    for rows in pieces(dataset, 1, tick):
+    for rows in row_ranges(dataset, 1, tick):
         batch = dataset.read(rows, slice(0, 1))
         yield from ((batch, row) for row in range(len(batch)))
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.generate.workers import in_workers
-from ups.data.prepare.row_ranges import pieces
+from ups.data.prepare.row_ranges import row_ranges
 from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
 
@@ -121,7 +121,7 @@ def statistics(
     channels = [_Sums(strides) for _ in spec.channels]
     static: dict[str, _Sums] = {}
     done = 0
-    for rows, found in in_workers(partial(_sums, dataset, spec, strides), list(pieces(dataset, frames)), workers):
+    for rows, found in in_workers(partial(_sums, dataset, spec, strides), list(row_ranges(dataset, frames)), workers):
         for mine, theirs in zip(channels, found[0], strict=True):
             mine.extend(theirs)
         for name, theirs in found[1].items():

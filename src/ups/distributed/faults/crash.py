@@ -3,7 +3,7 @@
     arm(directory, rank, attempt)              early in the process: from now on every death leaves stacks
     record_failure(directory, rank, ...)       on an exception, before leaving
 
-`rank_R.stacks` holds the Python stacks of all threads, written by the process itself when a fatal signal strikes or
+`rank_R.stacks` holds the Python stacks of all threads, written by the process itself at a fatal signal or
 when the supervisor asks with SIGUSR1; `rank_R.json` the exception. Nothing here communicates with other ranks.
 """
 
@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from ups.distributed.faults.heartbeat import Breadcrumb
+from ups.distributed.faults.heartbeat import Heartbeat
 
 _CONNECTION = re.compile(
     r"connection (closed|reset|refused|was lost|aborted)|broken pipe|remote process exited|socket|failed to recv"
@@ -64,10 +64,10 @@ def record_failure(
     rank: int,
     attempt: int,
     error: BaseException,
-    crumb: Breadcrumb,
+    heartbeat: Heartbeat,
     details: Mapping[str, Any],
 ) -> None:
-    """Write `rank_R.json`: the exception, where it struck, memory, and `details` (task, shapes, device, ...)."""
+    """Write `rank_R.json`: the exception, where it happened, memory, and `details` (task, shapes, device, ...)."""
     folder = attempt_directory(directory, attempt)
     folder.mkdir(parents=True, exist_ok=True)
     failure = {
@@ -78,8 +78,8 @@ def record_failure(
         "message": str(error),
         "follows": is_connection_loss(error),
         "traceback": "".join(traceback.format_exception(error)),
-        "phase": crumb.phase,
-        "step": crumb.step,
+        "phase": heartbeat.phase,
+        "step": heartbeat.step,
         "details": dict(details),
         "memory": _memory(),
         "descriptors": {

@@ -1,6 +1,6 @@
 """The crash report, written by the supervisor when a job has died and before it is started again.
 
-It reads what the dead left (crumbs, stacks, failures, logs), decides who was first, and writes
+It reads what the dead left (heartbeats, stacks, failures, logs), decides who was first, and writes
 `RUN/crash/<time>.json` and `.md`. A signal is blamed before an exception, an exception before a lost connection: the
 survivors of a dead rank fail too, and are not to blame.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.distributed.faults.crash import attempt_directory
-from ups.distributed.faults.heartbeat import Crumb, crumbs_of
+from ups.distributed.faults.heartbeat import Beat, heartbeats_of
 from ups.distributed.faults.report_text import markdown
 from ups.distributed.runtime.host import HostState, host_state, oom_kills
 from ups.durable import write
@@ -51,7 +51,7 @@ class Hang:
     a signal or a debugger had stopped it.
     """
 
-    crumb: Crumb
+    heartbeat: Beat
     seconds: float
     deadline: float
     lost: tuple[int, ...] = ()
@@ -83,19 +83,23 @@ def write_report(
     """Judge and write. Everything it reads may be missing; it never waits."""
     now = datetime.now(UTC)
     folder = attempt_directory(directory, attempt)
-    crumbs = {crumb.rank: crumb for crumb in crumbs_of(directory / "crumbs") if crumb.attempt == attempt}
+    heartbeats = {
+        heartbeat.rank: heartbeat
+        for heartbeat in heartbeats_of(directory / "heartbeats")
+        if heartbeat.attempt == attempt
+    }
     failures = _failures(folder)
-    stacks = {rank: text for rank in {*crumbs, *(d.rank for d in deaths)} if (text := _stacks(folder, rank))}
+    stacks = {rank: text for rank in {*heartbeats, *(d.rank for d in deaths)} if (text := _stacks(folder, rank))}
     deaths = [_died_of(death, stacks.get(death.rank, "")) for death in deaths]
     # The others have rightly gone on from a collective to which one that was stopped had given its part.
-    absent = _absent(hang.crumb, crumbs.values(), device) if hang and not hang.stopped else None
+    absent = _absent(hang.heartbeat, heartbeats.values(), device) if hang and not hang.stopped else None
     rank, kind, what = _judge(deaths, failures, hang, absent)
     # Where a rank hung is where it was found: one that was stopped has gone on since, to write its stack.
-    crumb = (absent or hang.crumb) if hang else crumbs.get(rank) if rank is not None else None
+    heartbeat = (absent or hang.heartbeat) if hang else heartbeats.get(rank) if rank is not None else None
     failure = failures.get(rank, {}) if rank is not None and kind in ("exception", "connection") else {}
     after = host_state()
     place = (failure or None) and {"phase": failure["phase"], "step": failure["step"]}
-    place = place or {"phase": crumb.phase if crumb else "start", "step": crumb.step if crumb else 0}
+    place = place or {"phase": heartbeat.phase if heartbeat else "start", "step": heartbeat.step if heartbeat else 0}
     what = what.replace(_WHERE, f"in {place['phase']}, step {place['step']}")
     content = {
         "time": now.isoformat(timespec="milliseconds"),
@@ -112,7 +116,7 @@ def write_report(
         "seconds_to_detect": None if seconds_to_detect is None else round(seconds_to_detect, 3),
         "deadline": hang and hang.deadline,
         "command": shlex.join(command),
-        "ranks": _ranks(directory, deaths, crumbs, failures, stacks),
+        "ranks": _ranks(directory, deaths, heartbeats, failures, stacks),
         "host_state": {"before": before.as_dict(), "after": after.as_dict(), "oom_kills": oom_kills(before, after)},
         "flight_recorder": sorted(str(path.relative_to(directory)) for path in folder.glob("flight_*")),
         "environment": _environment(directory),
@@ -144,38 +148,38 @@ def _same_crash(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return one["attempt"] == other["attempt"] and abs(apart.total_seconds()) < 30 and one["kind"] != other["kind"]
 
 
-def _absent(waiting: Crumb, crumbs: Iterable[Crumb], device: str) -> Crumb | None:
+def _absent(waiting: Beat, heartbeats: Iterable[Beat], device: str) -> Beat | None:
     """The rank that went on without a collective in which another waits: it is beyond what it cannot have passed.
 
     A GPU's reductions are begun, not awaited, in their phase; votes are awaited everywhere.
     """
     if waiting.phase != "vote" and not (waiting.phase == "reduce" and device == "cpu"):
         return None
-    furthest = max(crumbs, key=lambda crumb: crumb.order, default=waiting)
+    furthest = max(heartbeats, key=lambda heartbeat: heartbeat.order, default=waiting)
     return furthest if furthest.order > waiting.order else None
 
 
 def _died_of(death: Death, stacks: str) -> Death:
-    """By the signal that struck first: torch's handler, which prints C++ stacks at a fatal one, can itself abort."""
+    """By the signal that came first: torch's handler, which prints C++ stacks at a fatal one, can itself abort."""
     found = re.search(r"^Fatal Python error: (.+)$", stacks, re.MULTILINE)
     number = _FATAL.get(found[1].strip()) if found else None
     return replace(death, code=-number) if number and death.code == -signal.SIGABRT else death
 
 
 def _judge(
-    deaths: Sequence[Death], failures: Mapping[int, dict[str, Any]], hang: Hang | None, absent: Crumb | None
+    deaths: Sequence[Death], failures: Mapping[int, dict[str, Any]], hang: Hang | None, absent: Beat | None
 ) -> tuple[int | None, str, str]:
     """Who was first, the kind of death, and a phrase with a place for where."""
     if hang is not None:
         if hang.lost:
             nodes = ", ".join(map(str, hang.lost))
-            return None, "lost", f"node {nodes} gives no sign; rank {hang.crumb.rank} waited for it {_WHERE}"
+            return None, "lost", f"node {nodes} gives no sign; rank {hang.heartbeat.rank} waited for it {_WHERE}"
         if absent is not None:
-            waits = f"rank {hang.crumb.rank} has waited {hang.seconds:.1f} s in {hang.crumb.place}"
+            waits = f"rank {hang.heartbeat.rank} has waited {hang.seconds:.1f} s in {hang.heartbeat.place}"
             return absent.rank, "hang", f"rank {absent.rank} is {_WHERE}, without a collective: {waits}"
         stayed = f"{'was stopped and ' if hang.stopped else ''}has not moved for {hang.seconds:.1f} s {_WHERE}"
         stayed += f" (its deadline is {hang.deadline:.0f} s)"
-        return hang.crumb.rank, "hang", f"rank {hang.crumb.rank} {stayed}"
+        return hang.heartbeat.rank, "hang", f"rank {hang.heartbeat.rank} {stayed}"
     killed = [d for d in deaths if d.code is not None and d.code < 0]
     if killed:  # an abort is often a survivor's: its watchdog ends it when a peer is gone
         first = min(killed, key=lambda d: (d.code == -signal.SIGABRT, d.order, d.rank))
@@ -285,7 +289,7 @@ def _log_end(directory: Path, rank: int) -> list[str]:
 def _ranks(
     directory: Path,
     deaths: Sequence[Death],
-    crumbs: Mapping[int, Crumb],
+    heartbeats: Mapping[int, Beat],
     failures: Mapping[int, dict[str, Any]],
     stacks: Mapping[int, str],
 ) -> list[dict[str, Any]]:
@@ -293,20 +297,20 @@ def _ranks(
     local = {death.rank: death for death in deaths}
     now = time.monotonic()
     ranks = []
-    for rank in sorted({*local, *crumbs, *failures}):
-        death, crumb = local.get(rank), crumbs.get(rank)
+    for rank in sorted({*local, *heartbeats, *failures}):
+        death, heartbeat = local.get(rank), heartbeats.get(rank)
         failure = failures.get(rank)
         ranks.append(
             {
                 "rank": rank,
                 "here": death is not None,
-                "pid": death.pid if death else crumb and crumb.pid,
+                "pid": death.pid if death else heartbeat and heartbeat.pid,
                 "exit": death and death.code,
                 "signal": signal_name(-death.code) if death and death.code is not None and death.code < 0 else None,
-                "phase": crumb and crumb.phase,
-                "step": crumb and crumb.step,
+                "phase": heartbeat and heartbeat.phase,
+                "step": heartbeat and heartbeat.step,
                 # another host has another clock
-                "seconds_there": round(now - crumb.time, 3) if crumb and death else None,
+                "seconds_there": round(now - heartbeat.time, 3) if heartbeat and death else None,
                 "exception": failure and {key: failure[key] for key in ("type", "message", "traceback")},
                 "details": failure and failure["details"],
                 "memory": (failure and failure["memory"]) or (death and {"resident": death.resident}),

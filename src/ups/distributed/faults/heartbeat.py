@@ -1,4 +1,4 @@
-"""Where each rank is: a small memory-mapped file a rank, `RUN/crumbs/rank_00003`, which survives any death.
+"""Where each rank is: a small memory-mapped file a rank, `RUN/heartbeats/rank_00003`, which survives any death.
 
 The rank marks the phase it enters; the supervisor reads. A hang is a phase past its deadline, and its culprit is the
 rank with the lowest (step, phase), or one that is stopped: the others wait for it. No torch here, and a mark costs
@@ -46,7 +46,7 @@ _TRIES = 5
 
 
 @dataclass(frozen=True)
-class Crumb:
+class Beat:
     """The last mark of one rank. `time` is CLOCK_MONOTONIC of its host, `slowest` its slowest finished step."""
 
     rank: int
@@ -68,7 +68,7 @@ class Crumb:
         return f"{self.phase}, step {self.step}"
 
 
-class Breadcrumb:
+class Heartbeat:
     """A rank's own file. Without a path it marks nothing."""
 
     def __init__(self, path: Path | None, rank: int, attempt: int) -> None:
@@ -80,7 +80,7 @@ class Breadcrumb:
         self._pid = os.getpid()
         self._map: mmap.mmap | None = None
         self.heard: Callable[[str], None] | None = None
-        """Told of every mark, and of every place where a fault may strike, while somebody listens (a profile)."""
+        """Told of every mark, and of every place where a fault may be injected, while somebody listens (a profile)."""
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w+b") as file:
@@ -130,12 +130,12 @@ class Breadcrumb:
         )
 
 
-def crumb_path(directory: Path, rank: int) -> Path:
-    """Where a rank of the run in `directory` leaves its crumb."""
-    return directory / "crumbs" / f"rank_{rank:05d}"
+def heartbeat_path(directory: Path, rank: int) -> Path:
+    """Where a rank of the run in `directory` leaves its heartbeat."""
+    return directory / "heartbeats" / f"rank_{rank:05d}"
 
 
-def read_crumb(path: Path) -> Crumb | None:
+def read_heartbeat(path: Path) -> Beat | None:
     """The rank's last mark; None where there is none, or where it cannot be read whole."""
     for _ in range(_TRIES):
         try:
@@ -146,34 +146,34 @@ def read_crumb(path: Path) -> Crumb | None:
             continue
         begin, attempt, pid, step, phase, when, slowest, end = _LAYOUT.unpack(first)
         if begin == end > 0 and 0 <= phase < len(PHASES):
-            return Crumb(int(path.name.rpartition("_")[2]), attempt, pid, step, PHASES[phase], when, slowest)
+            return Beat(int(path.name.rpartition("_")[2]), attempt, pid, step, PHASES[phase], when, slowest)
     return None
 
 
-def crumbs_of(directory: Path) -> list[Crumb]:
-    """All crumbs in a `crumbs` directory, by rank."""
-    return [crumb for path in sorted(directory.glob("rank_*")) if (crumb := read_crumb(path))]
+def heartbeats_of(directory: Path) -> list[Beat]:
+    """All heartbeats in a `heartbeats` directory, by rank."""
+    return [heartbeat for path in sorted(directory.glob("rank_*")) if (heartbeat := read_heartbeat(path))]
 
 
-def deadline(crumb: Crumb, seconds: float) -> float:
+def deadline(heartbeat: Beat, seconds: float) -> float:
     """How long a rank may stay where it is: `seconds` or 20 slowest steps within a step, much longer elsewhere.
 
     Before a first step is finished nobody knows how long a step is, so that its deadline is long too.
     """
-    if _NUMBER[crumb.phase] in _STEP_PHASES and crumb.slowest > 0:
-        return max(seconds, _SLOWEST_TIMES * crumb.slowest)
-    return _DEADLINES.get(crumb.phase, _OTHER_DEADLINE)
+    if _NUMBER[heartbeat.phase] in _STEP_PHASES and heartbeat.slowest > 0:
+        return max(seconds, _SLOWEST_TIMES * heartbeat.slowest)
+    return _DEADLINES.get(heartbeat.phase, _OTHER_DEADLINE)
 
 
-def culprit(crumbs: Iterable[Crumb]) -> Crumb | None:
+def culprit(heartbeats: Iterable[Beat]) -> Beat | None:
     """The rank the others wait for: one that is stopped, which may be ahead of those it still owes a message; else the
     lowest (step, phase), the longest there among equals.
 
     Its `slowest` is the least of all ranks': steps are as long for all, but a rank that once waited for another's
     checkpoint counts that too.
     """
-    crumbs = list(crumbs)
-    if not crumbs:
+    heartbeats = list(heartbeats)
+    if not heartbeats:
         return None
-    lowest = min(crumbs, key=lambda crumb: (not is_stopped(crumb.pid), crumb.order, crumb.time))
-    return replace(lowest, slowest=min(crumb.slowest for crumb in crumbs))
+    lowest = min(heartbeats, key=lambda heartbeat: (not is_stopped(heartbeat.pid), heartbeat.order, heartbeat.time))
+    return replace(lowest, slowest=min(heartbeat.slowest for heartbeat in heartbeats))

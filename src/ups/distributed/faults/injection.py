@@ -1,6 +1,6 @@
 """Faults on purpose, for tests: `UPS_FAULT="kill at update rank 1 step 7 attempt 0"`; several are separated by `;`.
 
-Without the variable nothing here does anything. A fault strikes at a named place of the program, on one rank, in one
+Without the variable nothing here does anything. A fault happens at a named place of the program, on one rank, in one
 step and one attempt (0 unless given), so that the same step succeeds after the restart.
 
     oom        torch's out-of-memory error            raise   another exception
@@ -53,11 +53,11 @@ _FAULTS = parse(os.environ.get("UPS_FAULT", ""))
 
 
 def awaits(places: Collection[str]) -> bool:
-    """Whether a fault is still to strike at one of these places, on any rank."""
+    """Whether a fault is still to be injected at one of these places, on any rank."""
     return any(fault.place in places for fault in _FAULTS)
 
 
-def strike(place: str, rank: int, step: int, attempt: int, tensors: Sequence[Tensor] = ()) -> str | None:
+def inject_fault(place: str, rank: int, step: int, attempt: int, tensors: Sequence[Tensor] = ()) -> str | None:
     """Called at `place`: does what a fault for it asks, or returns its kind where only the caller can do it.
 
     `tensors` are the loss, whose backward pass is a place of its own, or the parameters.

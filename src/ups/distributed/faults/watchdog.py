@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ups.distributed.faults.heartbeat import crumb_path, culprit, deadline, read_crumb
+from ups.distributed.faults.heartbeat import culprit, deadline, heartbeat_path, read_heartbeat
 
 LATER = 5.0
 """Seconds that peers leave to the rank they wait for to leave by itself."""
@@ -23,13 +23,15 @@ LATER = 5.0
 
 @contextmanager
 def watching(directory: Path, rank: int, node: range, attempt: int, seconds: float) -> Iterator[None]:
-    """Within, a thread watches the crumbs of the ranks of this node."""
+    """Within, a thread watches the heartbeats of the ranks of this node."""
     left = threading.Event()
 
     def look() -> None:
         while not left.wait(1.0):
-            crumbs = [crumb for other in node if (crumb := read_crumb(crumb_path(directory, other)))]
-            lowest = culprit(crumb for crumb in crumbs if crumb.attempt == attempt)
+            heartbeats = [
+                heartbeat for other in node if (heartbeat := read_heartbeat(heartbeat_path(directory, other)))
+            ]
+            lowest = culprit(heartbeat for heartbeat in heartbeats if heartbeat.attempt == attempt)
             if lowest is None:
                 continue
             late = time.monotonic() - lowest.time - deadline(lowest, seconds)
@@ -39,7 +41,7 @@ def watching(directory: Path, rank: int, node: range, attempt: int, seconds: flo
                 faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
                 os._exit(1)
 
-    threading.Thread(target=look, name="guard", daemon=True).start()
+    threading.Thread(target=look, name="watchdog", daemon=True).start()
     try:
         yield
     finally:

@@ -33,16 +33,16 @@ from torch.distributed.elastic.rendezvous.api import (
 from ups.config.schema import RuntimeConfig
 from ups.distributed.faults.crash import attempt_directory
 from ups.distributed.faults.crash_report import Death, Hang, Report, write_report
-from ups.distributed.faults.heartbeat import Crumb, crumb_path, culprit, deadline, read_crumb
+from ups.distributed.faults.heartbeat import Beat, culprit, deadline, heartbeat_path, read_heartbeat
 from ups.distributed.launch import backoff
 from ups.distributed.launch.nodes import Neighbours
 from ups.distributed.launch.outcome import Outcome, decide, outcome_of
-from ups.distributed.launch.rendezvous import Meeting
+from ups.distributed.launch.rendezvous import Rendezvous
 from ups.distributed.runtime.host import host_state, is_stopped, process_use
 from ups.track.jsonl import Events
 
 INTERVAL = 0.1  # seconds between two looks at the processes
-CRUMB_INTERVAL = 0.5  # seconds between two looks at the crumbs
+CRUMB_INTERVAL = 0.5  # seconds between two looks at the heartbeats
 STACK_SECONDS = 1.0  # for the ranks to write their stacks
 LEAVING = {"finished": 30.0, "mistake": 2.0, "gave_up": 2.0}  # seconds for the rest to leave after a decided end
 _MANY = 1_000_000  # restarts as far as torch is concerned; ours are counted in `backoff`
@@ -63,10 +63,10 @@ class Interrupted(Exception):
     """A signal asked to stop while no rank was running."""
 
 
-def run_agent(job: Job, meeting: Meeting) -> Outcome | None:
+def run_agent(job: Job, rendezvous: Rendezvous) -> Outcome | None:
     """Start, watch and restart until the end. Returns an outcome only where no rank decided one."""
     _silence()
-    agent = Agent(job, meeting)
+    agent = Agent(job, rendezvous)
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.signal(number, agent.ask) for number in signals}
     lost = False
@@ -75,23 +75,23 @@ def run_agent(job: Job, meeting: Meeting) -> Outcome | None:
     except Interrupted:
         return Outcome("stopped", "asked to stop while no rank was running")
     except (RendezvousConnectionError, DistError) as error:
-        if meeting.host:
+        if rendezvous.host:
             raise
         lost = True
-        say(f"the rendezvous at {meeting.place} is lost: {str(error).splitlines()[0]}")
+        say(f"the rendezvous at {rendezvous.place} is lost: {str(error).splitlines()[0]}")
         return Outcome(
-            "stopped", f"the node that hosts {meeting.place} is lost or cannot be reached; start all again to resume"
+            "stopped", f"the node that hosts {rendezvous.place} is lost or cannot be reached; start all again to resume"
         )
     except RendezvousTimeoutError:
         return Outcome(
-            "stopped", f"fewer than {meeting.nodes[0]} nodes met at {meeting.place}; start all again to resume"
+            "stopped", f"fewer than {rendezvous.nodes[0]} nodes met at {rendezvous.place}; start all again to resume"
         )
     except RendezvousClosedError:  # another node ended the job
         return None if outcome_of(job.directory) else Outcome("stopped", "another node ended the job; resume it")
     finally:
         agent.close()
         if not lost:
-            meeting.handler.shutdown()
+            rendezvous.handler.shutdown()
         for number, handler in before.items():
             signal.signal(number, handler)
     return agent.ended
@@ -100,11 +100,11 @@ def run_agent(job: Job, meeting: Meeting) -> Outcome | None:
 class Agent(LocalElasticAgent):
     """One node's ranks."""
 
-    def __init__(self, job: Job, meeting: Meeting) -> None:
+    def __init__(self, job: Job, rendezvous: Rendezvous) -> None:
         spec = WorkerSpec(
             role="ups",
             local_world_size=job.ranks,
-            rdzv_handler=meeting.handler,
+            rdzv_handler=rendezvous.handler,
             entrypoint=job.command[0],
             args=job.command[1:],
             max_restarts=_MANY,
@@ -133,7 +133,7 @@ class Agent(LocalElasticAgent):
             return
         self._asked = time.monotonic()
         text = f"stopping: the ranks have {self.job.grace:.0f} s to save and leave; Ctrl-C again kills them\n"
-        os.write(2, text.encode())  # not print: a signal may strike within a print
+        os.write(2, text.encode())  # not print: a signal may come within a print
         if self._joining:
             raise Interrupted
         self._signal(signal.SIGTERM)
@@ -206,12 +206,12 @@ class Agent(LocalElasticAgent):
             if rank not in self._deaths and (code := process.poll()) is not None:
                 self._deaths[rank] = code, len(self._deaths)
 
-    def _crumb(self, rank: int, process: Any) -> Crumb:
-        """A rank's crumb; one that has not left any yet is starting."""
-        crumb = read_crumb(crumb_path(self.job.directory, rank))
-        if crumb is None or crumb.attempt != self.attempt:
-            return Crumb(rank, self.attempt, process.pid, 0, "start", self._started, 0.0)
-        return crumb
+    def _heartbeat(self, rank: int, process: Any) -> Beat:
+        """A rank's heartbeat; one that has not left any yet is starting."""
+        heartbeat = read_heartbeat(heartbeat_path(self.job.directory, rank))
+        if heartbeat is None or heartbeat.attempt != self.attempt:
+            return Beat(rank, self.attempt, process.pid, 0, "start", self._started, 0.0)
+        return heartbeat
 
     def _hang(self) -> Hang | None:
         """The rank of this node that all wait for, if it is past its deadline; another node judges its own.
@@ -222,7 +222,7 @@ class Agent(LocalElasticAgent):
         if now - self._read < CRUMB_INTERVAL or self._neighbours is None:
             return None
         self._read = now
-        lowest = culprit(self._crumb(rank, process) for rank, process in self._living().items())
+        lowest = culprit(self._heartbeat(rank, process) for rank, process in self._living().items())
         if lowest is None:
             return None
         stopped = is_stopped(lowest.pid)

@@ -21,7 +21,7 @@ def train_on_ranks(
     runs: Path,
     ranks: int,
     nodes: str = "1",
-    meeting: str | None = None,
+    rendezvous: str | None = None,
     profile: int | None = None,
 ) -> None:
     """Data and the operator only, on `ranks` supervised processes of this node and those of other nodes."""
@@ -32,15 +32,15 @@ def train_on_ranks(
     work = ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
     work += [] if profile is None else ["--profile", str(profile)]
     command = [sys.executable, "-m", "ups", *quiet, *work]
-    where = [] if meeting is None else ["--nodes", nodes, "--rendezvous", meeting]
-    with claimed_run(directory, config, meeting):
+    where = [] if rendezvous is None else ["--nodes", nodes, "--rendezvous", rendezvous]
+    with claimed_run(directory, config, rendezvous):
         outcome = supervise(
             command,
             directory,
             ranks,
             config=config.runtime,
             nodes=nodes,
-            rendezvous=meeting,
+            address=rendezvous,
             shown=["ups", *work, "--gpus", str(ranks), *where],
         )
     if outcome.state != "finished":

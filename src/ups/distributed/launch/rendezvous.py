@@ -39,7 +39,7 @@ _SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """A joined rendezvous, whether this node hosts it, and the network interface the ranks should use."""
 
     handler: DynamicRendezvousHandler
@@ -49,21 +49,21 @@ class Meeting:
     interface: str | None
 
 
-def meet(name: str, least: int, most: int, place: str | None) -> Meeting:
+def join(name: str, least: int, most: int, place: str | None) -> Rendezvous:
     """Open the rendezvous of job `name` at `place`, HOST:PORT, or on a free port of the loopback."""
     if place is None:
         store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=_ANSWER), wait_for_workers=False)
-        return _meeting(name, least, most, store, True, f"127.0.0.1:{store.port}", "127.0.0.1")
+        return _joined(name, least, most, store, True, f"127.0.0.1:{store.port}", "127.0.0.1")
     host, port = _end_point(place)
     if _can_host(host, port, place):
         store = TCPStore(host, port, is_master=True, timeout=timedelta(seconds=_ANSWER), wait_for_workers=False)
         store.set(_OWNER, name)
-        return _meeting(name, least, most, store, True, place, host)
+        return _joined(name, least, most, store, True, place, host)
     store = _reach(name, host, port, place, alone=most == 1)
-    return _meeting(name, least, most, store, False, place, _address_towards(host, port))
+    return _joined(name, least, most, store, False, place, _address_towards(host, port))
 
 
-def _meeting(name: str, least: int, most: int, store: TCPStore, host: bool, place: str, address: str) -> Meeting:
+def _joined(name: str, least: int, most: int, store: TCPStore, host: bool, place: str, address: str) -> Rendezvous:
     handler = DynamicRendezvousHandler.from_backend(
         name,
         store,
@@ -75,7 +75,7 @@ def _meeting(name: str, least: int, most: int, store: TCPStore, host: bool, plac
         keep_alive_interval=_HEARTBEAT,
         keep_alive_max_attempt=3,
     )
-    return Meeting(handler, host, (least, most), place, _interface_of(address))
+    return Rendezvous(handler, host, (least, most), place, _interface_of(address))
 
 
 def _end_point(place: str) -> tuple[str, int]:

@@ -17,13 +17,13 @@ _WORK = ("data", "store", "checkpoints")
 
 
 @contextmanager
-def claimed_run(directory: Path, config: RunConfig, meeting: str | None = None) -> Iterator[None]:
+def claimed_run(directory: Path, config: RunConfig, rendezvous: str | None = None) -> Iterator[None]:
     """The run directory, ours alone while we work in it, with this configuration.
 
     One that led to nothing, such as a wrong path of the data, gives way to its correction; not to another node's.
     """
-    with claimed(directory, meeting):
-        if begun(directory) or (meeting is not None and (directory / "config.yaml").exists()):
+    with claimed(directory, rendezvous):
+        if begun(directory) or (rendezvous is not None and (directory / "config.yaml").exists()):
             check_same(directory, config)
         else:
             save_config(config, directory / "config.yaml")

@@ -34,34 +34,34 @@ def supervise(
     *,
     config: RuntimeConfig,
     nodes: str = "1",
-    rendezvous: str | None = None,
+    address: str | None = None,
     shown: Sequence[str] = (),
 ) -> Outcome:
     """Run `ranks` processes of `command` on this node until the job ends by decision.
 
-    `nodes` is a number or MIN:MAX; several nodes meet at `rendezvous`, HOST:PORT, which one of them hosts. The caller
+    `nodes` is a number or MIN:MAX; several nodes meet at `address`, HOST:PORT, which one of them hosts. The caller
     holds the lock of the run directory, which all nodes share. `shown` is the command to start again, for reports.
     """
-    least, most = _nodes(nodes, rendezvous)
+    least, most = _nodes(nodes, address)
     directory = directory.resolve()
     import_torch()
     with _variables(_agent_variables()):
         from ups.distributed.launch.agent import Job, run_agent
-        from ups.distributed.launch.rendezvous import meet
+        from ups.distributed.launch.rendezvous import join
 
-        meeting = meet(f"ups-{directory.name}", least, most, rendezvous)
-    if meeting.host:
+        rendezvous = join(f"ups-{directory.name}", least, most, address)
+    if rendezvous.host:
         _forget_last_job(directory)
     job = Job(tuple(command), directory, ranks, config, _grace(), tuple(shown or command))
-    variables = rank_variables(directory, ranks, config, os.environ, interface=meeting.interface)
+    variables = rank_variables(directory, ranks, config, os.environ, interface=rendezvous.interface)
     with _variables({**_agent_variables(), **variables}):
-        ended = run_agent(job, meeting)
-    if meeting.host and ended is not None:
+        ended = run_agent(job, rendezvous)
+    if rendezvous.host and ended is not None:
         decide(directory, ended)
-    outcome = outcome_of(directory) if meeting.host or ended is None else ended
+    outcome = outcome_of(directory) if rendezvous.host or ended is None else ended
     if outcome is None:
         raise RuntimeError(f"the job in {directory} ended without an outcome")
-    if meeting.host:
+    if rendezvous.host:
         backoff.clear(directory)
     return outcome
 
@@ -155,7 +155,7 @@ def _forget_last_job(directory: Path) -> None:
     """Crumbs, failures and the outcome of an earlier job would be taken for this one's; its reports stay."""
     forget(directory)
     backoff.new_job(directory)
-    shutil.rmtree(directory / "crumbs", ignore_errors=True)
+    shutil.rmtree(directory / "heartbeats", ignore_errors=True)
     for attempt in (directory / "crash").glob("attempt_*"):
         shutil.rmtree(attempt, ignore_errors=True)
 

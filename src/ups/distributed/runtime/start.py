@@ -7,7 +7,7 @@ It alone reads RANK, chooses the device, makes process groups, catches signals a
 ranks, and nothing else asks. Without RANK in the environment it is rank 0 of 1 and there are no groups. GPUs speak
 NCCL and CPUs gloo; where that is not possible it fails and says why.
 
-All groups have long time-outs that nobody changes: dead peers are found by their sockets, hangs by the breadcrumb.
+All groups have long time-outs that nobody changes: dead peers are found by their sockets, hangs by the heartbeat.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torch.distributed.distributed_c10d import _get_default_store as _default_st
 from ups.config.schema import RuntimeConfig
 from ups.distributed.ballots import Ballots
 from ups.distributed.faults import crash, injection
-from ups.distributed.faults.heartbeat import Breadcrumb, crumb_path
+from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.distributed.faults.watchdog import watching
 from ups.distributed.launch.outcome import supervised
 from ups.distributed.runtime.preflight import left_idle, preflight
@@ -100,7 +100,7 @@ class Runtime:
     ranks: Ranks
     device: torch.device
     threads: int
-    crumb: Breadcrumb
+    heartbeat: Heartbeat
     ballots: Ballots | None = None
     control: ProcessGroup | None = None
     saving: ProcessGroup | None = None
@@ -127,9 +127,9 @@ class Runtime:
             _overwrite_environment(ranks)
             if directory is not None:
                 crash.arm(directory, ranks.rank, ranks.attempt)
-        crumbs = crumb_path(directory, ranks.rank) if ranks.launched and directory is not None else None
-        crumb = Breadcrumb(crumbs, ranks.rank, ranks.attempt)
-        crumb.mark("init", 0)
+        heartbeats = heartbeat_path(directory, ranks.rank) if ranks.launched and directory is not None else None
+        heartbeat = Heartbeat(heartbeats, ranks.rank, ranks.attempt)
+        heartbeat.mark("init", 0)
         stop = StopFlag()
         with _signals(stop, ranks), _threads(config, ranks) as threads:
             device = _device(cuda, ranks)
@@ -143,7 +143,7 @@ class Runtime:
                 if ranks.size == ranks.local_size and directory is not None:
                     meet = partial(dist.barrier, control)
                     ballots = Ballots(directory, ranks.rank, ranks.size, ranks.attempt, meet)
-            runtime = cls(config, ranks, device, threads, crumb, ballots, control, saving, None, notes, stop)
+            runtime = cls(config, ranks, device, threads, heartbeat, ballots, control, saving, None, notes, stop)
             runtime._agree_on_machines()
             if ranks.launched:  # ranks that differ in their strategy would wait for each other's groups
                 layout = f"{config.strategy}, shard {config.shard}"
@@ -248,7 +248,7 @@ class Runtime:
         while self.size > 1 and not _default_store().check([f"{self.ranks.attempt}/{what}{whose}"]):
             self._check_failed(what)
             self.check_stop(f"rank {self.rank} only waited for {'the others' if whose else 'rank 0'}")
-            self.crumb.mark(self.crumb.phase)  # it is not this rank that takes long
+            self.heartbeat.mark(self.heartbeat.phase)  # it is not this rank that takes long
             time.sleep(0.05)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
@@ -263,11 +263,11 @@ class Runtime:
             dist.broadcast(values, 0)
         return values
 
-    def strike(self, place: str, tensors: Sequence[torch.Tensor] = ()) -> str | None:
+    def inject_fault(self, place: str, tensors: Sequence[torch.Tensor] = ()) -> str | None:
         """Where tests let faults happen; nothing outside of them."""
-        if self.crumb.heard is not None:
-            self.crumb.heard(place)
-        return injection.strike(place, self.rank, self.crumb.step, self.ranks.attempt, tensors)
+        if self.heartbeat.heard is not None:
+            self.heartbeat.heard(place)
+        return injection.inject_fault(place, self.rank, self.heartbeat.step, self.ranks.attempt, tensors)
 
     def _agree_on_machines(self) -> None:
         self.agree("software", software(), "install the same versions on every node")

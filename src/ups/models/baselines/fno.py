@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ups.fields import Grid, TaskSpec
-from ups.models.baselines.inputs import Inputs
-from ups.models.operator.spectral import turning
+from ups.models.baselines.inputs import InputChannels
+from ups.models.operator.spectral import complex_as_real
 
 
 class FNOBlock(nn.Module):
@@ -73,7 +73,7 @@ def times(
     """Each mode's coefficients by its own matrix; as real numbers, because complex products are slow on a CPU."""
     modes = spectrum.shape[2:]
     rows = rearrange(torch.view_as_real(spectrum.flatten(2)), "b c k two -> k b (two c)")
-    mixed = torch.bmm(rows, turning(weight.flatten(0, -3)))
+    mixed = torch.bmm(rows, complex_as_real(weight.flatten(0, -3)))
     return torch.view_as_complex(rearrange(mixed, "k b (two d) -> b d k two", two=2).contiguous()).unflatten(2, modes)
 
 
@@ -92,7 +92,7 @@ class FNO(nn.Module):
         self, task: TaskSpec, *, width: int = 32, modes: int = 16, depth: int = 4, padding: float = 0.125
     ) -> None:
         super().__init__()
-        self.task, self.padding, self.inputs = task, padding, Inputs(task)
+        self.task, self.padding, self.inputs = task, padding, InputChannels(task)
         self.lift = nn.Linear(self.inputs.count, width)
         self.blocks = nn.ModuleList(FNOBlock(width, modes, task.dimension) for _ in range(depth))
         self.inner, self.outer = nn.Linear(width, 128), nn.Linear(128, len(task.channels), bias=False)

@@ -16,7 +16,7 @@ from ups.fields import Grid, TaskSpec
 from ups.models.conditions import signed_log
 
 
-class Inputs:
+class InputChannels:
     """One task's inputs as `count` channels."""
 
     def __init__(self, task: TaskSpec) -> None:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Grid, TaskSpec
-from ups.models.baselines.inputs import Inputs
+from ups.models.baselines.inputs import InputChannels
 
 
 def padded(x: Float[Tensor, "B C *space"], boundary: Boundary) -> Float[Tensor, "B C *wider"]:
@@ -60,7 +60,7 @@ class UNet(nn.Module):
     def __init__(self, task: TaskSpec, points: Sequence[int], *, width: int = 32, levels: int = 4) -> None:
         super().__init__()
         halvings = next(k for k in range(levels - 1, -1, -1) if not any(n % 2**k for n in points))
-        self.task, self.inputs, self.cell = task, Inputs(task), 2**halvings
+        self.task, self.inputs, self.cell = task, InputChannels(task), 2**halvings
         flat = task.dimension == 1
         convolution, rise = (nn.Conv1d, nn.ConvTranspose1d) if flat else (nn.Conv2d, nn.ConvTranspose2d)
         self.pool = F.avg_pool1d if flat else F.avg_pool2d

@@ -73,7 +73,7 @@ def basis_name(axis: int, periodic: bool) -> str:
     return f"{AXES[axis]}_{'periodic' if periodic else 'bounded'}"
 
 
-def turning(weight: Float[Tensor, "K D two_D"]) -> Float[Tensor, "K two_D two_D"]:
+def complex_as_real(weight: Float[Tensor, "K D two_D"]) -> Float[Tensor, "K two_D two_D"]:
     """[A | B] of each mode as the matrix of (c, s) → (cA + sB, sA − cB), applied from the right."""
     a, b = weight.chunk(2, -1)
     return torch.cat([torch.cat([a, -b], -1), torch.cat([b, a], -1)], 1)
@@ -132,7 +132,7 @@ class SpectralBlock(nn.Module):
         for axis, periodic in enumerate(bases.boundary.periodic):
             analysis, synthesis = bases.analysis[axis], bases.synthesis[axis]
             weight = self.spectral[basis_name(axis, periodic)][: len(analysis) // 2]
-            part = mix_modes(turning(weight) if periodic else weight, apply_along(analysis, h, axis), axis)
+            part = mix_modes(complex_as_real(weight) if periodic else weight, apply_along(analysis, h, axis), axis)
             part = apply_along(synthesis, part, axis)
             mixed = part if mixed is None else mixed + part
         assert mixed is not None, "a field has an axis"

@@ -14,8 +14,8 @@ from ups.data.sampler import Span
 from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.rollout.captured import stepper
-from ups.rollout.unroll import roll_out, start_history
-from ups.training.losses import LossParts, errors_of, relative_l2
+from ups.rollout.unroll import start_history, unroll
+from ups.training.losses import LossParts, errors_of, relative_error
 from ups.training.stage import Parent, Scores
 
 
@@ -58,7 +58,7 @@ class OperatorStage:
             history = history + self.training.noise * model.rms(history) * noise
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(history.dtype)
         steps = targets.shape[1]
-        states = roll_out(model, task, history, static, batch.parameters, lead, batch.grid, steps, capture=False)
+        states = unroll(model, task, history, static, batch.parameters, lead, batch.grid, steps, capture=False)
         total, errors = self._errors_of(list(states), targets)
         return LossParts(total, {f"step_{i + 1}": error for i, error in enumerate(errors)})
 
@@ -78,13 +78,13 @@ class OperatorStage:
             start, targets = start_history(values[:, :1], spec.history), values[:, 1:]
             lead = (batch.times[:, 1] - batch.times[:, 0]).to(values.dtype)
             steps = targets.shape[1]
-            rolled = roll_out(model, task, start, static, batch.parameters, lead, batch.grid, steps, self.capture)
+            rolled = unroll(model, task, start, static, batch.parameters, lead, batch.grid, steps, self.capture)
             states = list(rolled)
         return Scores(_mean_error(states, targets), _mean_error([start[:, -1]] * len(states), targets))
 
 
 def _mean_error(states: list[Tensor], targets: Float[Tensor, "B T *space C"]) -> Float[Tensor, " B"]:
-    return torch.stack([relative_l2(state, targets[:, i]) for i, state in enumerate(states)]).mean(0)
+    return torch.stack([relative_error(state, targets[:, i]) for i, state in enumerate(states)]).mean(0)
 
 
 def _static(batch: Batch, names: tuple[str, ...]) -> Float[Tensor, "B *space S"]:
