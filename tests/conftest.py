@@ -7,7 +7,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
-import shapes  # noqa: F401  before any test imports ups: it has the shapes in its signatures checked
+import shapes  # before any test imports ups: it has the shapes in its signatures checked
 import torch
 from hypothesis import settings
 
@@ -28,6 +28,10 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("work") / "runs"
     pipeline.run("quickstart", SMALLER, runs)
     return runs / "quickstart"
+
+
+def pytest_runtest_setup() -> None:
+    shapes.new_test()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -92,6 +92,7 @@ atexit.register(close)
 
 
 def _serve(pipe: Connection) -> None:
+    import shapes
     import torch
 
     torch.set_num_threads(1)
@@ -101,6 +102,7 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         os.environ.update({name: str(value) for name, value in variables.items()})
+        shapes.new_test()
         try:
             pipe.send((True, function(*arguments)))
         except BaseException:
