@@ -14,7 +14,7 @@ from ranks import run_ranks
 from torch import Tensor
 
 from ups.fields import Grid
-from ups.training.losses import LossParts, relative_l2
+from ups.training.losses import LossParts, relative_error
 
 SOURCE = Path(__file__).parents[1] / "src" / "ups"
 ARRAYS = {"Tensor", "torch.Tensor", "ndarray", "np.ndarray"}
@@ -29,16 +29,16 @@ LIKE = "like"
 def refused() -> str:
     """What the loss says of two batches of different size, which broadcasting would have taken."""
     with pytest.raises(jaxtyping.TypeCheckError) as caught:
-        relative_l2(torch.zeros(1, 8, 1), torch.zeros(4, 8, 1))
+        relative_error(torch.zeros(1, 8, 1), torch.zeros(4, 8, 1))
     return str(caught.value)
 
 
 def test_a_call_with_a_wrong_shape_fails():
-    assert "ups.training.losses.relative_l2" in refused()
+    assert "ups.training.losses.relative_error" in refused()
 
 
 def test_a_call_with_a_wrong_shape_fails_on_a_rank():
-    assert "ups.training.losses.relative_l2" in run_ranks(1, refused)[0]
+    assert "ups.training.losses.relative_error" in run_ranks(1, refused)[0]
 
 
 def test_a_dataclass_with_a_wrong_shape_fails():

@@ -22,7 +22,7 @@ _PATIENT = 0.002
 
 
 class Ballots:
-    """`Ballots(...).vote((0, 0, 1, 0, 900))`: the largest of each of five numbers over ranks. `barrier` waits for all."""
+    """`Ballots(...).vote((0, 0, 1, 0, 900))`: the largest of each of five numbers over ranks."""
 
     def __init__(self, directory: Path, rank: int, size: int, attempt: int, barrier: Callable[[], object]) -> None:
         path = directory / "heartbeats" / f"ballots_{attempt:03d}"
