@@ -26,7 +26,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ups.config.schema import DataConfig, MakeConfig, RuntimeConfig, TaskConfig, TrainingConfig
+from ups.data.settings import DataConfig, MakeConfig, TaskConfig
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.training.settings import TrainingConfig
 from ups.data.sources import open_source
 from ups.distributed import vote as voting
 from ups.distributed.faults.heartbeat import Heartbeat

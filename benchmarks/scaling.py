@@ -35,7 +35,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ups.config.schema import RuntimeConfig, TrainingConfig
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.training.settings import TrainingConfig
 from ups.distributed.faults.heartbeat import Heartbeat
 from ups.distributed.parallel import local, parallelise
 from ups.distributed.runtime.start import Ranks, Runtime

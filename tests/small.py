@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from ups.config.schema import RuntimeConfig, TrainingConfig
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.training.settings import TrainingConfig
 from ups.data.draws import Draws
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import statistics
@@ -24,6 +25,7 @@ from ups.store.fields import FieldStore
 from ups.track.open import open_tracker
 from ups.training import trainer as training
 from ups.training.data import TaskData
+from ups.training.restore import description
 from ups.training.stage import Scores
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
@@ -40,13 +42,13 @@ SMALLER = [
     "tasks.burgers.make.settings.duration=0.5",
     "tasks.darcy.make.trajectories=30",
     "tasks.darcy.make.settings.points=32",
-    "operator.width=12",
-    "operator.depth=1",
-    "operator.modes=8",
-    "operator.head=8",
-    "fno.advection.width=8",
-    "fno.burgers.width=8",
-    "fno.darcy.width=4",
+    "stages.operator.width=12",
+    "stages.operator.depth=1",
+    "stages.operator.modes=8",
+    "stages.operator.head=8",
+    "compare.fno.tasks.advection.width=8",
+    "compare.fno.tasks.burgers.width=8",
+    "compare.fno.tasks.darcy.width=4",
     "training.steps=40",
     "training.validate_every=20",
     "training.checkpoint_every=20",
@@ -129,11 +131,13 @@ def small_trainer(
     }
     run.mkdir(parents=True, exist_ok=True)
     config = TrainingConfig(**(settings | changes))
-    stage = (OperatorStage if marks is None else Marked)(spec.build(0), config, runtime.config)
+    stage = (OperatorStage if marks is None else Marked)(spec.build(0), config, runtime.config, spec.tasks)
     if isinstance(stage, Marked):
         stage.marks = iter(marks or ())
     events = open_tracker(run, (), runtime.rank, runtime.ranks.attempt)
-    return Trainer(runtime, stage, tasks, config, 0, run, {"model": spec.to_dict()}, events)
+    settings = {"architecture": spec.architecture, **spec.settings}
+    described = description("operator", "operator", settings, spec.tasks, 0)
+    return Trainer(runtime, stage, tasks, config, 0, run, described, events)
 
 
 def operator_stage(model: Propagator, noise: float = 0.0) -> OperatorStage:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from ups.config.load import config_hash, load_config, packaged_configs, save_config
-from ups.config.schema import RunConfig
+from ups.pipeline.config import RunConfig
 from ups.config.text import parse_yaml
 from ups.errors import UserError
 
@@ -109,7 +109,7 @@ def test_two_files_may_include_the_same_third(write):
 
 def test_overrides_win_in_order_and_reach_into_lists(write):
     path = write("tasks: [{name: advection, parameters: {beta: 0.1}}, {name: burgers}]")
-    overrides = ["operator.kind=spectral", "operator.width=64", "operator.width=96", "learning_rate=1e-2"]
+    overrides = ["operator.kind=spectral", "stages.operator.width=64", "stages.operator.width=96", "learning_rate=1e-2"]
     overrides += ["tasks.1.parameters.nu=1e-3", "root=null", "name=a=b"]
     config = load_config(path, overrides, Config)
     assert config.operator == Spectral(width=96)
@@ -139,8 +139,8 @@ def test_an_override_changes_one_place_even_if_the_yaml_shares_it(write):
             "operator.widht is not a known key (override operator.widht=96); did you mean operator.width?",
         ),
         (
-            "operator.width=wide",
-            "operator.width is 'wide' (override operator.width=wide), but it should be a valid integer",
+            "stages.operator.width=wide",
+            "operator.width is 'wide' (override stages.operator.width=wide), but it should be a valid integer",
         ),
     ],
 )

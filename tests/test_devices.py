@@ -14,7 +14,7 @@ import pytest
 import small
 import torch
 
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import statistics
 from ups.distributed.runtime.start import Runtime

@@ -72,7 +72,7 @@ def test_a_finished_run_is_not_done_again(finished_run: Path, capsys: pytest.Cap
 def test_a_run_directory_of_another_config_is_refused_and_kept(finished_run: Path) -> None:
     before = (finished_run / "metrics.json").read_bytes()
     with pytest.raises(UserError, match=r"belongs to another configuration \(operator.width differs\)"):
-        pipeline.run("quickstart", [*SMALLER, "operator.width=16"], finished_run.parent)
+        pipeline.run("quickstart", [*SMALLER, "stages.operator.width=16"], finished_run.parent)
     assert (finished_run / "metrics.json").read_bytes() == before
 
 
@@ -221,7 +221,7 @@ def test_data_made_for_one_run_serve_another_with_fewer_tasks(finished_run: Path
 def files_config(folder: Path, train: str) -> Path:
     path = folder / "mine.yaml"
     path.write_text(
-        f"name: mine\ntasks: {{burgers: {{files: {{train: [{train}]}}}}}}\noperator: {{width: 8, depth: 1, modes: 4}}\n"
+        f"name: mine\ntasks: {{burgers: {{files: {{train: [{train}]}}}}}}\nstages: {{operator: {{width: 8, depth: 1, modes: 4}}}}\n"
         "training: {steps: 4, batch_size: 4, validate_every: 4, checkpoint_every: 4}\nruntime: {threads: 1}\n"
         f"data: {{root: {folder}}}\nevaluation: {{resamples: 100}}\n"
     )

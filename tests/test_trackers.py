@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ups.config.load import load_config
-from ups.config.schema import RunConfig, RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.pipeline.config import RunConfig
 from ups.errors import UserError
 from ups.track import background
 from ups.track.background import Background

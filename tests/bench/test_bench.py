@@ -27,7 +27,7 @@ from ups.bench.solvers import comparison
 from ups.bench.tables import markdown, speedups, target
 from ups.bench.tasks import TASKS
 from ups.bench.trained import Trained
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.equations import DiffusionReaction
 from ups.errors import UserError

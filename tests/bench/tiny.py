@@ -10,7 +10,7 @@ from pathlib import Path
 from ups.bench.contestants import Setting
 from ups.bench.data import prepare
 from ups.bench.tasks import TASKS, Model, Task
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ups.config.schema import DataConfig, MakeConfig, RuntimeConfig, TaskConfig
+from ups.data.settings import DataConfig, MakeConfig, TaskConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.data.formats.pdebench.tensor import TensorFile
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset

@@ -10,7 +10,7 @@ import pytest
 import torch
 from layout_cases import header_of
 
-from ups.config.schema import DataConfig, TaskConfig
+from ups.data.settings import DataConfig, TaskConfig
 from ups.data.formats.layouts import named_layout
 from ups.data.generate.make import generate
 from ups.data.inputs import check_inputs

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ups.config.schema import SamplingConfig, TrainingConfig
+from ups.data.settings import SamplingConfig
+from ups.training.settings import TrainingConfig
 from ups.data.draws import Draws
 from ups.data.sampler import Sampler, check_ranks, sampling_shares
 from ups.errors import UserError

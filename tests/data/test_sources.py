@@ -11,7 +11,8 @@ import torch
 from layout_cases import header_of
 
 from ups import pipeline
-from ups.config.schema import DataConfig, MakeConfig, RunConfig, TaskConfig
+from ups.data.settings import DataConfig, MakeConfig, TaskConfig
+from ups.pipeline.config import RunConfig
 from ups.data.formats.header import Described
 from ups.data.generate.make import generate
 from ups.data.prepare import row_ranges

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ups.config.schema import DataConfig, FilesConfig, TaskConfig
+from ups.data.settings import DataConfig, FilesConfig, TaskConfig
 from ups.data.formats.layouts import named_layout
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset

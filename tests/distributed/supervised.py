@@ -119,7 +119,7 @@ def _drive(
     output: Path,
 ) -> None:
     """What a command does around `supervise`."""
-    from ups.config.schema import RuntimeConfig
+    from ups.distributed.runtime.settings import RuntimeConfig
     from ups.distributed.launch.supervisor import supervise
     from ups.errors import UserError
 

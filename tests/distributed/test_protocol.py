@@ -16,7 +16,7 @@ import torch
 from ranks import free_port, run_ranks
 from small import prepared, small_trainer, whole
 
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.faults import injection
 from ups.distributed.faults.crash import PeerFailed
 from ups.distributed.launch import backoff

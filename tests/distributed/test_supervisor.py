@@ -11,7 +11,7 @@ import time
 import pytest
 from supervised import alive, start
 
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.faults.crash_report import latest_report
 from ups.distributed.launch.supervisor import rank_variables, supervise
 from ups.errors import UserError

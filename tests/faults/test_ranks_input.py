@@ -16,7 +16,7 @@ from job import CONFIG, LONGEST, Place, difference, left_behind, slowness, start
 from ranks import free_port, run_ranks
 
 import ups
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection
 from ups.errors import UserError
@@ -109,10 +109,10 @@ def test_more_ranks_than_gpus_are_refused(place):
 @pytest.mark.faults
 def test_a_checkpoint_of_another_model_is_refused(place, half_way):
     shutil.copytree(half_way[0].runs, place.runs)
-    ended = call(place, "half", "operator.width=12")
+    ended = call(place, "half", "stages.operator.width=12")
     assert ended.code == 2 and ended.said("half belongs to another configuration (operator.width differs)")
     (place.runs / "half" / "config.yaml").unlink()
-    ended = call(place, "half", "operator.width=12")
+    ended = call(place, "half", "stages.operator.width=12")
     assert ended.code == 2 and ended.said("is of another model") and "the model has torch.float64" in ended.errors
 
 

@@ -13,7 +13,7 @@ from job import difference, start
 from ranks import run_ranks
 from small import EQUATIONS, Solved, prepared, small_trainer, whole
 
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.track.jsonl import read_events
 

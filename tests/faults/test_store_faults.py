@@ -142,7 +142,7 @@ def test_fault_14_a_run_that_meets_a_flipped_byte_trains_as_if_there_were_none(t
         "tasks.burgers.make.trajectories=6",
         "tasks.darcy.make.trajectories=8",
         "tasks.darcy.make.settings.points=16",
-        *("operator.width=8", "operator.depth=1", "operator.modes=4", "operator.head=4"),
+        *("stages.operator.width=8", "stages.operator.depth=1", "stages.operator.modes=4", "stages.operator.head=4"),
         *("training.steps=20", "training.warmup=2", "training.rollout=[[0,1]]", "data.workers=1", "runtime.threads=1"),
         "runtime.device=cpu",
     ]

@@ -11,7 +11,8 @@ from shapes import unchecked
 from torch import Tensor
 
 import ups
-from ups.config.schema import OperatorConfig, RuntimeConfig
+from ups.config.schema import OperatorConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.fields import Boundary, Grid, Side

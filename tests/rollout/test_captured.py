@@ -12,7 +12,7 @@ import pytest
 import small
 import torch
 
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.parallel import blocks
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch

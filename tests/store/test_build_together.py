@@ -15,7 +15,7 @@ import pytest
 import torch
 from ranks import run_ranks
 
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.faults.crash import PeerFailed
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped, UserError

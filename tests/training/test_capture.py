@@ -13,7 +13,7 @@ import small
 import torch
 from torch import Tensor
 
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.faults import injection
 from ups.distributed.runtime.start import Runtime
 from ups.errors import GaveUp, UserError

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ups import checkpoint
-from ups.config.schema import RuntimeConfig, TrainingConfig
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.training.settings import TrainingConfig
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import Scale, Statistics
 from ups.distributed.runtime.start import Runtime

@@ -15,7 +15,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ups import checkpoint
-from ups.config.schema import RuntimeConfig, TrainingConfig
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.training.settings import TrainingConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped, UserError
 from ups.fields import Boundary, Channel, TaskSpec

@@ -12,7 +12,7 @@ import small
 import torch
 
 from ups import pipeline
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.training.profile import WARM_UP, StepProfile

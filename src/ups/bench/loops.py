@@ -16,7 +16,6 @@ from ups.bench.contestants import POINTS, Absent, Setting, Watch
 from ups.bench.counts import Counts, count_step
 from ups.bench.data import KEPT
 from ups.bench.tasks import Model
-from ups.config.schema import TrainingConfig
 from ups.data.draws import Draws
 from ups.distributed.parallel import compile_parts
 from ups.errors import UserError
@@ -25,6 +24,7 @@ from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.training.ema import EMA
 from ups.training.optimisers import build_optimiser, learning_rate
+from ups.training.settings import TrainingConfig
 from ups.training.stages.operator import OperatorStage
 
 

@@ -29,7 +29,7 @@ from ups.bench.data import KEPT, Data, prepare
 from ups.bench.record import Record, device_name, machine
 from ups.bench.tasks import Model, Task
 from ups.bench.tasks import chosen as chosen_tasks
-from ups.config.schema import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped, UserError
 from ups.track.progress import Progress

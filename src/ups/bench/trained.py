@@ -13,13 +13,14 @@ from ups.bench.contestants import Setting, Watch
 from ups.bench.counts import Counts
 from ups.bench.data import KEPT
 from ups.bench.loops import Loop, build, recipe
-from ups.config.schema import RuntimeConfig, TrainingConfig
 from ups.data.draws import Draws
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import Stopped
 from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.track.open import open_tracker
 from ups.training.data import TaskData
+from ups.training.settings import TrainingConfig
 from ups.training.stage import Scores
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer

@@ -99,6 +99,20 @@ def newest(directory: Path) -> Manifest | None:
     return None
 
 
+def peek(directory: Path) -> Manifest | None:
+    """What the newest checkpoint says of itself, without a look at its tensors; None where there is none, or a damaged
+    manifest: whoever loads it will say so.
+    """
+    for step in reversed(steps(directory)):
+        path = directory / name_of(step)
+        try:
+            content = unseal((path / MANIFEST).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return Manifest(content["step"], content["content"], path, content.get("best", False))
+    return None
+
+
 def fill(manifest: Manifest, into: Mapping[str, Tensor]) -> None:
     """Copy a verified checkpoint into tensors in place; of a DTensor only this rank's part is read.
 

@@ -12,7 +12,7 @@ from ups.errors import UserError
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged name (quickstart) or a YAML file.")]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Dotted overrides, such as operator.width=96.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Dotted overrides, such as stages.operator.width=96.")
 ]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="The folder that holds all runs.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, such as runs/quickstart.")]

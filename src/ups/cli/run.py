@@ -15,7 +15,7 @@ def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), 
     \b
     Example:
       ups run quickstart
-      ups run quickstart operator.width=96 name=wide --runs /tmp/runs
+      ups run quickstart stages.operator.width=96 name=wide --runs /tmp/runs
       ups run quickstart --gpus 8
     """
     if gpus is not None:

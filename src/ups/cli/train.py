@@ -34,7 +34,7 @@ def train(
 
     \b
     Example:
-      ups train quickstart operator.width=96
+      ups train quickstart stages.operator.width=96
       ups train quickstart --profile 20
       ups train quickstart --gpus 8 runtime.strategy=fsdp2
       ups train quickstart --gpus 2 runtime.device=cpu
@@ -45,10 +45,9 @@ def train(
         from ups.distributed.launch.supervisor import import_torch
 
         import_torch()
-        from ups.distributed.launch.local import train_on_ranks
+    from ups import pipeline
 
-        train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous, profile)
+    if gpus is not None:
+        pipeline.train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous, profile)
     else:
-        from ups import pipeline
-
         pipeline.train(config, overrides or [], runs, profile)

@@ -1,6 +1,6 @@
 """From a name or a YAML file, with includes and dotted overrides, to a checked configuration.
 
-    config = load_config("quickstart", ["operator.width=96"], RunConfig)
+    config = load_config("mine.yaml", ["training.steps=600"], Schema)
 
 A file may say `include: base` (a packaged name) or `include: [../common.yaml, mine.yaml]` (paths beside the file).
 Includes are merged in order, the file itself over them, overrides over all: mappings merge key by key, anything else is
@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,15 +30,33 @@ Origins = dict[tuple[str | int, ...], str]  # where each key was last set: a fil
 
 
 def load_config(name_or_path: str | Path, overrides: Sequence[str], schema: type[Schema]) -> Schema:
-    """The configuration of that name or file, with overrides such as `operator.width=96`, checked by `schema`."""
+    """The configuration of that name or file, with overrides such as `training.steps=600`, checked by `schema`."""
+    return read_config(name_or_path, overrides).checked(schema)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a configuration says, before it is checked: its values, who set them, and the file it begins with."""
+
+    values: dict[str, Any]
+    origins: Origins
+    path: Path
+    name: str
+
+    def checked(self, schema: type[Schema]) -> Schema:
+        try:
+            return schema.model_validate(self.values)
+        except ValidationError as error:
+            raise UserError(explain(error, schema, self.values, self.origins, self.name)) from None
+
+
+def read_config(name_or_path: str | Path, overrides: Sequence[str]) -> Written:
     origins: Origins = {}
-    values = _read(_find(str(name_or_path), beside=None), (), origins)
+    path = _find(str(name_or_path), beside=None)
+    values = _read(path, (), origins)
     for override in overrides:
         _apply(override, values, origins)
-    try:
-        return schema.model_validate(values)
-    except ValidationError as error:
-        raise UserError(explain(error, schema, values, origins, str(name_or_path))) from None
+    return Written(values, origins, path, str(name_or_path))
 
 
 def save_config(config: BaseModel, path: str | Path) -> None:
@@ -145,7 +164,7 @@ def _apply(override: str, values: dict[str, Any], origins: Origins) -> None:
     dotted, equals, text = override.partition("=")
     parts = dotted.strip().split(".")
     if not equals or not all(parts):
-        raise UserError(f"override {override!r} is not of the form key.key=value, such as operator.width=96")
+        raise UserError(f"override {override!r} is not of the form key.key=value, such as training.steps=600")
     try:
         value = parse_yaml(text)
     except UserError as error:

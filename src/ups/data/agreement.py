@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ups.config.schema import TaskConfig
+from ups.data.settings import TaskConfig
 from ups.data.tasks import task, task_from_mapping
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Header, TaskSpec

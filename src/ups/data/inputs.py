@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ups.config.schema import DataConfig, MakeConfig, TaskConfig
 from ups.data.agreement import check_frames, check_parameters, check_test, settled, task_of
 from ups.data.generate.make import data_keys, is_made
 from ups.data.joined import Joined, Subset
+from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.sources import data_root, equations_of, family_seed, open_files
 from ups.equations import Equation
 from ups.errors import UserError

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int, UInt64
 from torch import Tensor
 
-from ups.config.schema import SamplingConfig
+from ups.data.settings import SamplingConfig
 from ups.errors import UserError
 
 _MASK64 = (1 << 64) - 1

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from ups.config.schema import DataConfig, MakeConfig, TaskConfig
 from ups.data.agreement import check_fields, settled, task_of, untold
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
@@ -21,6 +20,7 @@ from ups.data.open import open_dataset
 from ups.data.prepare.row_ranges import row_ranges
 from ups.data.prepare.splits import Splits, Tick, check_disjoint, split
 from ups.data.sampler import mix
+from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.views import pdebench_view
 from ups.equations import Equation
 from ups.equations.named import named_equation

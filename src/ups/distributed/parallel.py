@@ -102,9 +102,10 @@ def _placement(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The members of every module list called `blocks`: the units that are recomputed and sharded."""
-    lists = [module for name, module in model.named_modules() if name.rpartition(".")[2] == "blocks"]
-    return [block for each in lists for block in each.children()]
+    """The parts that a module says are recomputed and sharded one by one (`models.network.Layered`); else none."""
+    if not hasattr(model, "layers"):
+        return []
+    return list(model.layers())  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ups.fields import Grid, TaskSpec
+from ups.models.network import Layered
 
 SMALLEST_SCALE = 1e-3
 """Samples weaker than this share of the task's rms are not scaled up further: round-off is not physics."""
@@ -105,6 +106,12 @@ class Propagator(nn.Module):
                 self.conserving.add(name)
                 self.register_buffer(f"unit_{name}", unit, persistent=False)
                 self.register_buffer(f"conserved_{name}", torch.tensor(conserved), persistent=False)
+
+    def layers(self) -> list[nn.Module]:
+        return self.network.layers() if isinstance(self.network, Layered) else []
+
+    def matrices(self) -> list[nn.Parameter]:
+        return self.network.matrices() if isinstance(self.network, Layered) else []
 
     @staticmethod
     def rms(history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B one *ones C"]:

@@ -15,11 +15,9 @@ from ups.data.prepare.statistics import Statistics
 from ups.data.tasks import task_from_mapping
 from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
-from ups.models.baselines.fno import FNO
-from ups.models.baselines.unet import UNet
+from ups.models.architectures import ARCHITECTURES
 from ups.models.geometry import Frame, averaged
 from ups.models.interpolation import bringing_matrix, reader
-from ups.models.operator.model import ARCHITECTURES, OperatorModel
 from ups.models.propagator import Propagator
 
 
@@ -83,9 +81,8 @@ class TrainedTask:
 
 @dataclass(frozen=True, eq=False)
 class ModelSpec:
-    """`architecture` is "spectral", "pdet_stack", "fno" or "unet"; `settings` are the network's keyword arguments.
-
-    The baselines are for one task each, the first.
+    """`architecture` is a registered name, such as "spectral"; `settings` are its own. One that is not `joint` is for
+    one task, the first.
     """
 
     architecture: str
@@ -94,25 +91,17 @@ class ModelSpec:
 
     def build(self, seed: int = 0) -> Propagator:
         """The untrained model, the same for the same seed."""
-        specs = [learned.spec for learned in self.tasks]
+        chosen = ARCHITECTURES[self.architecture]
+        settings = chosen.settings.model_validate(dict(self.settings))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            units = None
-            if self.architecture in ARCHITECTURES:
-                frames = {t.spec.name: t.frame for t in self.tasks}
-                network = OperatorModel(specs, frames, architecture=self.architecture, **self.settings)
-                units = {t.spec.name: t.normaliser.units() for t in self.tasks if not t.spec.steady}
-            elif self.architecture == "fno":
-                network = FNO(specs[0], **self.settings)
-            elif self.architecture == "unet":
-                network = UNet(specs[0], self.tasks[0].grid.shape, **self.settings)
-            else:
-                names = ", ".join(ARCHITECTURES)
-                raise UserError(f"architecture {self.architecture!r} is unknown; use {names}, fno or unet")
+            network = chosen.build(self.tasks, settings)
+        moving = [t for t in self.tasks if not t.spec.steady]
+        units = {t.spec.name: t.normaliser.units() for t in moving} if chosen.keeps_means else None
         scales: dict[str, tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]] = {
-            t.spec.name: t.normaliser.step_scales() for t in self.tasks if not t.spec.steady
+            t.spec.name: t.normaliser.step_scales() for t in moving
         }
-        return Propagator(network, specs, scales, units)
+        return Propagator(network, [t.spec for t in self.tasks], scales, units)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -22,13 +22,18 @@ def open_tracker(directory: Path, names: Sequence[str], rank: int, attempt: int)
     """The tracker of rank `rank` in its attempt number `attempt`; on rank 0 everything it writes is in `directory`."""
     if rank != 0:
         return Silent()
+    check_trackers(names)
+    others = [Background(name, lambda: _tensorboard(directory / "tensorboard")) for name in dict.fromkeys(names)]
+    return Tracks([Events(directory / "events.jsonl"), *others], attempt)
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse a tracker that is not installed."""
     if "tensorboard" in names and find_spec("tensorboard") is None:
         raise UserError(
             "runtime.tracking names tensorboard, which is not installed here; "
             "pip install 'universal-physics-stack[tensorboard]', or leave it out"
         )
-    others = [Background(name, lambda: _tensorboard(directory / "tensorboard")) for name in dict.fromkeys(names)]
-    return Tracks([Events(directory / "events.jsonl"), *others], attempt)
 
 
 def _tensorboard(directory: Path) -> Tracker:

@@ -38,19 +38,25 @@ _INSIDE = ("forward", "loss", "backward", "vote")
 """Places of injected faults that a replayed step does not pass; the others are injected between its graphs."""
 
 
+def check_capture(runtime: Runtime) -> None:
+    """Refuse `runtime.capture=on` where steps cannot be captured."""
+    obstacle = obstacle_to_capture(runtime)
+    if obstacle is not None and runtime.config.capture == "on":
+        raise UserError(f"runtime.capture is on, but {obstacle}; use runtime.capture=auto")
+
+
 def captured(step: Step, runtime: Runtime, note: Callable[[str], None]) -> Step | CapturedStep:
     """The step, captured where that is possible and wanted; where it is not on a GPU, `note` is told why."""
-    obstacle = _obstacle(runtime)
+    obstacle = obstacle_to_capture(runtime)
     if obstacle is None:
         return CapturedStep(step, note)
-    if runtime.config.capture == "on":
-        raise UserError(f"runtime.capture is on, but {obstacle}; use runtime.capture=auto")
+    check_capture(runtime)
     if runtime.device.type == "cuda":
         note(obstacle)
     return step
 
 
-def _obstacle(runtime: Runtime) -> str | None:
+def obstacle_to_capture(runtime: Runtime) -> str | None:
     """Why steps cannot be captured, if they cannot."""
     if runtime.config.capture == "off":
         return "runtime.capture is off"

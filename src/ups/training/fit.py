@@ -1,4 +1,8 @@
-"""Training one stage of a run, or another network beside it for a given time."""
+"""Training one stage of a run, or another network beside it for a given time.
+
+A folder holds what one plan trained: checkpoints, events, and `stage.json`, the settings it was trained with. A plan
+that is trained to its end is known by its checkpoint's manifest alone, without building a model.
+"""
 
 from __future__ import annotations
 
@@ -10,69 +14,165 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
-from ups.config.schema import TrainingConfig
+from ups import checkpoint
+from ups.config.settings import Strict, decisive
+from ups.distributed.launch.run_directory import refuse_differences
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
-from ups.models.saved import ModelSpec
+from ups.errors import UserError
 from ups.track.open import open_tracker
 from ups.track.progress import Progress
 from ups.training.data import TaskData
+from ups.training.kinds import STAGES, StageContext
+from ups.training.optimisers import learning_rate
 from ups.training.profile import StepProfile
-from ups.training.stages.operator import OperatorStage
+from ups.training.restore import CHECKPOINTS, checksum_of, description, restored
+from ups.training.settings import TrainingConfig
+from ups.training.stage import Stage
 from ups.training.trainer import Trainer
+from ups.training.warm_start import warm_start
 
 BLOCKS, TIMED = 5, 6
 """Of each rollout length, so many times so many steps are timed to find how many fit into a given time."""
+FEWEST = 50
+"""Steps of a training that is given a time, however short."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One training: a network, on some tasks, how, and where it is kept."""
+    """One training: a kind of stage with its settings, on some tasks, how, and where it is kept.
+
+    `shares` are those of its tasks, whose data may not be there yet. `on`: the stages it stands on, whose folders lie
+    beside `directory`; `start`: whose weights it starts from. `asked`: the training before it was fitted into a time.
+    """
 
     title: str
-    model: ModelSpec
+    name: str
+    kind: str
+    settings: Strict
     tasks: Mapping[str, TaskData]
+    shares: Mapping[str, float]
     training: TrainingConfig
     seed: int
     directory: Path
+    on: tuple[str, ...] = ()
+    start: Path | None = None
+    asked: TrainingConfig | None = None
+
+    def stage(self, runtime: Runtime) -> Stage:
+        parents = {name: restored(self.directory.parent / name) for name in self.on}
+        checksums = {name: checksum_of(self.directory.parent / name) for name in self.on}
+        tasks = tuple(task.learned for task in self.tasks.values())
+        return STAGES[self.kind].build(
+            StageContext(self.name, self.settings, tasks, self.training, runtime.config, self.seed, parents, checksums)
+        )
 
     def trainer(self, runtime: Runtime) -> Trainer:
         runtime.heartbeat.mark("model")
-        stage = OperatorStage(self.model.build(self.seed), self.training, runtime.config)
-        description = {"model": self.model.to_dict(), "training": self.training.model_dump(mode="json")}
+        stage = self.stage(runtime)
         events = open_tracker(self.directory, runtime.config.tracking, runtime.rank, runtime.ranks.attempt)
-        return Trainer(runtime, stage, self.tasks, self.training, self.seed, self.directory, description, events)
+        if self.start is not None and not checkpoint.steps(self.directory / CHECKPOINTS):
+            note = warm_start(stage.trainable(), self.start)
+            events.write("warm_start", **vars(note))
+            if runtime.rank == 0:
+                print(note)
+        tasks = tuple(task.learned for task in self.tasks.values())
+        described = description(self.name, self.kind, self.settings.model_dump(mode="json"), tasks, self.seed)
+        return Trainer(runtime, stage, self.tasks, self.training, self.seed, self.directory, described, events)
+
+    def trained_with(self) -> dict[str, Any]:
+        """What decides the result, as plain values."""
+        return {
+            "kind": self.kind,
+            "settings": decisive(self.settings),
+            "training": decisive(self.asked or self.training) | {"steps": self.training.steps},
+            "tasks": dict(self.shares),
+            "on": {name: checksum_of(self.directory.parent / name) for name in self.on},
+            "start": None if self.start is None else str(self.start),
+        }
 
 
-def fit(runtime: Runtime, plan: Plan, seconds: float | None = None, profile: int | None = None) -> float:
-    """Train to the end; the seconds it took. `seconds`: as many steps as the measured speed allows in that time, kept
-    for resuming, instead of the plan's; `profile`: so many steps are traced.
+def progress_of(directory: Path) -> dict[str, Any] | None:
+    """Steps and seconds of a training so far, and the step whose weights were chosen; None before its first save."""
+    manifest = checkpoint.peek(directory / CHECKPOINTS)
+    return None if manifest is None else manifest.content["progress"]
+
+
+def fit(runtime: Runtime, plan: Plan, seconds: float | None = None, profile: int | None = None) -> dict[str, Any]:
+    """Train to the end, unless it is there already; the training's progress then.
+
+    `seconds`: as many steps as the measured speed allows in that time, kept for resuming, instead of the plan's.
+    `profile`: so many steps are traced.
     """
     plan.directory.mkdir(parents=True, exist_ok=True)
     if seconds is not None:
         plan = _within(runtime, plan, seconds)
+    note = runtime.from_first(f"settings of {plan.title}", lambda: settled(plan, keep=True))
+    if note and runtime.rank == 0:
+        print(f"note: {note}")
+    table = plan.directory / "profile" / "profile.md"
+    traced = profile is not None and not table.is_file()  # else by the same command, before it was stopped
+    done = runtime.from_first(f"progress of {plan.title}", lambda: progress_of(plan.directory))
+    if done is not None and done["step"] == plan.training.steps:
+        if traced:
+            raise UserError(f"{plan.directory} is trained already: there is no step left to profile; use another name=")
+        return done
     trainer = plan.trainer(runtime)
     around: Callable[[], AbstractContextManager[None]] = nullcontext
-    written = (plan.directory / "profile" / "profile.md").is_file()  # by the same command, before it was stopped
-    if profile is not None and not written and runtime.ranks.attempt == 0:  # after a crash, the end is what matters
+    if profile is not None and traced and runtime.ranks.attempt == 0:  # after a crash, the end is what matters
         left = plan.training.steps - trainer.state.step
         around = StepProfile(profile, plan.directory / "profile", runtime, left).step
     with Progress(plan.title, total=plan.training.steps, unit="steps", start=trainer.state.step) as progress:
-        taken = trainer.fit(progress.update, around).seconds
+        state = trainer.fit(progress.update, around)
     trainer.events.close()
-    return taken
+    return vars(state)
+
+
+def settled(plan: Plan, keep: bool = False) -> str | None:
+    """Refuse to go on with other settings than those the folder was trained with, except for more steps, of which the
+    note tells; `keep` the settings.
+    """
+    path, ours, note = plan.directory / "stage.json", plan.trained_with(), None
+    done = progress_of(plan.directory)
+    if done is not None and path.is_file():
+        theirs = json.loads(path.read_text())
+        before, now = theirs["training"].pop("steps"), plan.training.steps
+        ours["training"].pop("steps")
+        refuse_differences(str(plan.directory), ours, theirs)
+        if now < before and done["step"] > now:
+            raise UserError(
+                f"{plan.directory} is trained to step {done['step']}, which training.steps={now} cannot take back; "
+                "use another name="
+            )
+        if now != before:
+            old = learning_rate(plan.training.model_copy(update={"steps": before}), done["step"])
+            new = learning_rate(plan.training, done["step"])
+            note = (
+                f"training.steps was {before} and is {now}: {plan.title} goes on from step {done['step']}; the "
+                f"learning rate, at {old:.2g} in the old schedule, goes on at {new:.2g} and down to zero again"
+            )
+        ours["training"]["steps"] = now
+    if keep:
+        write(path, (json.dumps(ours, indent=1) + "\n").encode())
+    return note
 
 
 def _within(runtime: Runtime, plan: Plan, seconds: float) -> Plan:
-    """The plan with the number of steps that fit into a time, and what is counted in steps scaled with it."""
+    """The plan with the number of steps that fit into a time, and what is counted in steps scaled with it.
+
+    More time than before, because what it is measured by trained for longer, gives more steps of the same speed.
+    """
     budget, training = plan.directory / "budget.json", plan.training
-    if not budget.exists():
-        rate = _seconds_per_step(runtime, plan)
-        write(budget, json.dumps({"seconds": seconds, "steps": max(50, int(seconds / rate))}).encode())
-    steps = json.loads(budget.read_text())["steps"]
+    known = json.loads(budget.read_text()) if budget.exists() else None
+    if known is None or seconds > 1.05 * known["seconds"]:
+        rate = _seconds_per_step(runtime, plan) if known is None else known["seconds"] / known["steps"]
+        known = {"seconds": seconds, "steps": max(FEWEST, int(seconds / rate))}
+        write(budget, json.dumps(known).encode())
+    steps = known["steps"]
     pace = steps / training.steps
     changes = {
         "steps": steps,
@@ -80,7 +180,7 @@ def _within(runtime: Runtime, plan: Plan, seconds: float) -> Plan:
         "checkpoint_every": max(1, round(pace * training.checkpoint_every)),
         "warmup": min(training.warmup, steps // 10),
     }
-    return replace(plan, training=training.model_copy(update=changes))
+    return replace(plan, training=training.model_copy(update=changes), asked=training)
 
 
 def _seconds_per_step(runtime: Runtime, plan: Plan) -> float:
@@ -94,7 +194,7 @@ def _seconds_per_step(runtime: Runtime, plan: Plan) -> float:
             trainer.state.step = int(start * training.steps) + 1
             for _ in range(3):
                 trainer.step()
-            blocks = []  # the median of several: a machine that was busy for a moment must not halve the FNO's steps
+            blocks = []  # the median of several: a machine that was busy for a moment must not halve the steps
             for _ in range(BLOCKS):
                 began = time.perf_counter()
                 for _ in range(TIMED):

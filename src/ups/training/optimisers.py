@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 from ups.checkpoint.optimiser_state import allocate
-from ups.config.schema import TrainingConfig
-from ups.distributed.parallel import blocks
 from ups.distributed.runtime.start import Runtime
-from ups.models.conditions import Modulation
+from ups.models.network import Layered
 from ups.training.muon import Muon
+from ups.training.settings import TrainingConfig
 
 
 def build_optimiser(module: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -22,9 +21,8 @@ def build_optimiser(module: nn.Module, config: TrainingConfig) -> torch.optim.Op
     vectors = [p for p in trained if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     if config.optimiser == "muon":
-        # Matrices of blocks and of what modulates them, single or stacked; a model without blocks is left to AdamW.
-        inner = [*blocks(module), *(part for part in module.modules() if isinstance(part, Modulation))]
-        hidden = {id(p) for part in inner for p in part.parameters() if p.dim() in (2, 3)}
+        # What a module says are its matrices; one that says nothing is left to AdamW.
+        hidden = {id(p) for p in module.matrices()} if isinstance(module, Layered) else set()
         inside = {"params": [p for p in matrices if id(p) in hidden], "weight_decay": config.weight_decay}
         groups[0]["params"] = [p for p in matrices if id(p) not in hidden]
         groups = [{**inside, "orthogonal": True}, *({**group, "orthogonal": False} for group in groups)]

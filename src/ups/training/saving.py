@@ -29,6 +29,7 @@ class State:
 
     step: int = 0
     seconds: float = 0.0
+    device_seconds: float = 0.0
     best: float = math.inf
     best_step: int = -1
     skipped: int = 0

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ups.data.draws import Draws
 from ups.data.sampler import Span
 from ups.fields import Batch
+from ups.models.predictor import Predictor
 from ups.training.losses import LossParts
 
 
@@ -59,4 +60,8 @@ class Stage(Protocol):
 
     def validate(self, batch: Batch, draws: Draws) -> Scores:
         """For whole trajectories of normalised fields of one task. Draws do not depend on the step here."""
+        ...
+
+    def predictor(self) -> Predictor:
+        """What is trained, for evaluation and users."""
         ...

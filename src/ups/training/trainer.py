@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from ups.checkpoint.optimiser_state import optimiser_tensors, refuse_gradients
-from ups.config.schema import TrainingConfig
 from ups.data.sampler import Sampler, TaskIndices, TaskShare, check_ranks, sampling_shares
 from ups.distributed.faults.crash import PeerFailed
 from ups.distributed.launch import backoff
@@ -37,6 +36,7 @@ from ups.training.optimisers import agree_on_kernels, build_optimiser, learning_
 from ups.training.prefetch import prefetched
 from ups.training.probe import fitting_micro_batches
 from ups.training.saving import Saving, State
+from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
 from ups.training.step import MicroBatch, Step, Sums
 from ups.training.validation import validate
@@ -66,7 +66,7 @@ class Trainer:
         events: Tracker,
     ) -> None:
         self.runtime, self.stage, self.tasks, self.config, self.seed = runtime, stage, tasks, config, seed
-        self.directory, self.events = directory, events
+        self.events, self.job = events, runtime.directory or directory
         self.stores = {name: task.store for name, task in tasks.items()}
         check_ranks(config.batch_size, runtime.size)
         self.sampler = _sampler(tasks, config, seed)
@@ -189,13 +189,14 @@ class Trainer:
         Every step runs inside its own `around()`, which may trace it.
         """
         config, state = self.config, self.state
-        began = time.monotonic() - state.seconds
+        began, before, device_seconds = time.monotonic() - state.seconds, state.seconds, state.device_seconds
         loss_text = ""
         self.runtime.heartbeat.mark("first step", state.step)
         while state.step < config.steps:
             with around():
                 sums, votes = self.step()
             state.seconds = time.monotonic() - began
+            state.device_seconds = device_seconds + self.runtime.size * (state.seconds - before)
             last = state.step == config.steps
             if state.step % LOG_EVERY == 0 or last:
                 loss_text = f"loss {self._log(sums):.4f}"
@@ -263,7 +264,7 @@ class Trainer:
         sizes = {task: min(n, told or n) for task, n in whole.items()}
         if self.runtime.mesh is None:
             return sizes
-        known = self.runtime.from_first("micro-batches", lambda: backoff.micro_batches(self.directory))
+        known = self.runtime.from_first("micro-batches", lambda: backoff.micro_batches(self.job))
         sizes = {task: min(n, known.get(task, n)) for task, n in sizes.items()}
         if self.runtime.device.type == "cuda":
             longest = {part.task: part for part in self._indices(self.config.steps)}
@@ -284,7 +285,7 @@ class Trainer:
     def _note_out_of_memory(self, micro_batch: int) -> None:
         """A sharded rank that ran out of memory can only crash; the next attempt takes half of what it had."""
         attempt, task = self.runtime.ranks.attempt, self.runtime.doing["task"]
-        backoff.note_out_of_memory(self.directory, attempt, task, micro_batch)
+        backoff.note_out_of_memory(self.job, attempt, task, micro_batch)
 
     def _halve(self, task: str) -> None:
         if self.micro[task] == 1:

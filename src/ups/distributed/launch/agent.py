@@ -30,7 +30,6 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
-from ups.config.schema import RuntimeConfig
 from ups.distributed.faults.crash import attempt_directory
 from ups.distributed.faults.crash_report import Death, Hang, Report, write_report
 from ups.distributed.faults.heartbeat import Beat, culprit, deadline, heartbeat_path, read_heartbeat
@@ -39,6 +38,7 @@ from ups.distributed.launch.nodes import Neighbours
 from ups.distributed.launch.outcome import Outcome, decide, outcome_of
 from ups.distributed.launch.rendezvous import Rendezvous
 from ups.distributed.runtime.host import host_state, is_stopped, process_use
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.track.jsonl import Events
 
 INTERVAL = 0.1  # seconds between two looks at the processes

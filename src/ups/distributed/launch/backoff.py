@@ -22,12 +22,16 @@ _CHECKPOINT = re.compile(r"step_(\d{8,})")
 
 
 def newest_step(directory: Path) -> int:
-    """The step of the newest checkpoint of the run in `directory`, -1 without one; asks names only, needs no torch."""
-    checkpoints = directory / "checkpoints"
-    if not checkpoints.is_dir():
-        return -1
-    found = (_CHECKPOINT.fullmatch(entry.name) for entry in checkpoints.iterdir())
-    return max((int(match[1]) for match in found if match), default=-1)
+    """Steps of the newest checkpoints of the run in `directory`, over its stages, -1 without one: it only grows.
+
+    Asks names only, needs no torch.
+    """
+    entries = [entry for folder in directory.glob("stages/*/checkpoints") for entry in folder.iterdir()]
+    newest: dict[Path, int] = {}
+    for entry in entries:
+        if match := _CHECKPOINT.fullmatch(entry.name):
+            newest[entry.parent] = max(newest.get(entry.parent, 0), int(match[1]))
+    return sum(newest.values()) if newest else -1
 
 
 def count_crash(directory: Path, attempt: int) -> int:

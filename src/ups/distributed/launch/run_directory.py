@@ -1,4 +1,4 @@
-"""A run directory belongs to one configuration, and to one command at a time."""
+"""A run directory belongs to one set of tasks, and to one command at a time."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ups.config.load import load_config, save_config
-from ups.config.schema import RunConfig
+from pydantic import BaseModel
+
+from ups.config.load import save_config
+from ups.config.settings import decisive
 from ups.distributed.launch.claim import claimed
 from ups.errors import UserError
 
-_WORK = ("data", "store", "checkpoints")
+_WORK = ("data", "store", "stages")
 """What a run has once its configuration led to something."""
+_TRAINED = {"stages", "compare", "training", "plugins", "evaluation", "name"}
+"""What may change in a run: each stage compares its own settings with those it was trained with."""
 
 
 @contextmanager
-def claimed_run(directory: Path, config: RunConfig, rendezvous: str | None = None) -> Iterator[None]:
-    """The run directory, ours alone while we work in it, with this configuration.
+def claimed_run(
+    directory: Path, config: BaseModel, before: BaseModel | None, rendezvous: str | None = None
+) -> Iterator[None]:
+    """The run directory, ours alone while we work in it, with this configuration; `before`, if any, is what it has.
 
     One that led to nothing, such as a wrong path of the data, gives way to its correction; not to another node's.
     """
     with claimed(directory, rendezvous):
-        if begun(directory) or (rendezvous is not None and (directory / "config.yaml").exists()):
-            check_same(directory, config)
-        else:
-            save_config(config, directory / "config.yaml")
+        if before is not None and (begun(directory) or rendezvous is not None):
+            check_same(directory, config, before)
+        save_config(config, directory / "config.yaml")
         yield
 
 
@@ -35,26 +40,25 @@ def begun(directory: Path) -> bool:
     return (directory / "config.yaml").exists() and any((directory / name).exists() for name in _WORK)
 
 
-def check_same(directory: Path, config: RunConfig) -> None:
-    """Refuse another configuration; how it is computed (`runtime`) may differ, because the result does not."""
-    ours, theirs = (_leaves(c.model_dump(mode="json", exclude={"runtime"})) for c in (config, config_of(directory)))
-    if ours == theirs:
-        return
-    different = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
-    raise UserError(
-        f"{directory} belongs to another configuration ({', '.join(different[:3])} differ"
-        f"{'s' if len(different) == 1 else ''}); give this one another name=..., or remove that directory"
-    )
+def check_same(directory: Path, config: BaseModel, before: BaseModel) -> None:
+    """Refuse other tasks, data or seeds."""
+    ours, theirs = ({k: v for k, v in decisive(c).items() if k not in _TRAINED} for c in (config, before))
+    refuse_differences(str(directory), ours, theirs)
 
 
-def _leaves(value: Any, at: str = "") -> dict[str, Any]:
+def refuse_differences(where: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """A sentence that names what differs, if anything does."""
+    new, old = leaves(ours), leaves(theirs)
+    different = [key for key in sorted({*new, *old}) if new.get(key) != old.get(key)]
+    if different:
+        raise UserError(
+            f"{where} belongs to another configuration ({', '.join(different[:3])} differ"
+            f"{'s' if len(different) == 1 else ''}); give this one another name=..., or remove that directory"
+        )
+
+
+def leaves(value: Any, at: str = "") -> dict[str, Any]:
+    """A nested mapping as {dotted key: value}."""
     if not isinstance(value, dict) or not value:
         return {at: value}
-    return {k: v for key, inner in value.items() for k, v in _leaves(inner, f"{at}.{key}" if at else key).items()}
-
-
-def config_of(directory: Path) -> RunConfig:
-    path = directory / "config.yaml"
-    if not path.is_file():
-        raise UserError(f"{directory} is not a run (it has no config.yaml); name a directory that `ups run` made")
-    return load_config(path, [], RunConfig)
+    return {k: v for key, inner in value.items() for k, v in leaves(inner, f"{at}.{key}" if at else key).items()}

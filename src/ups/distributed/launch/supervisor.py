@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ups.config.schema import RuntimeConfig
 from ups.distributed.launch import backoff
 from ups.distributed.launch.outcome import Outcome, decide, forget, outcome_of
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 
 _PR_SET_PDEATHSIG = 1

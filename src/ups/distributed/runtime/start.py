@@ -31,13 +31,13 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store as _default_store
 
-from ups.config.schema import RuntimeConfig
 from ups.distributed.ballots import Ballots
 from ups.distributed.faults import crash, injection
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.distributed.faults.watchdog import watching
 from ups.distributed.launch.outcome import supervised
 from ups.distributed.runtime.preflight import left_idle, preflight
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import GaveUp, Stopped, UserError
 from ups.track.environment import software
 
@@ -105,6 +105,8 @@ class Runtime:
     control: ProcessGroup | None = None
     saving: ProcessGroup | None = None
     mesh: DeviceMesh | None = None
+    directory: Path | None = None
+    """Of the run, which all ranks share."""
     notes: tuple[str, ...] = ()
     stop: StopFlag = field(default_factory=StopFlag)
     doing: dict[str, Any] = field(default_factory=dict)
@@ -141,21 +143,23 @@ class Runtime:
                 dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
                 control, saving = _group(), _group()
                 if ranks.size == ranks.local_size and directory is not None:
-                    meet = partial(dist.barrier, control)
-                    ballots = Ballots(directory, ranks.rank, ranks.size, ranks.attempt, meet)
-            runtime = cls(config, ranks, device, threads, heartbeat, ballots, control, saving, None, notes, stop)
+                    barrier = partial(dist.barrier, control)
+                    ballots = Ballots(directory, ranks.rank, ranks.size, ranks.attempt, barrier)
+            runtime = cls(
+                config, ranks, device, threads, heartbeat, ballots, control, saving, None, directory, notes, stop
+            )
             runtime._agree_on_machines()
             if ranks.launched:  # ranks that differ in their strategy would wait for each other's groups
                 layout = f"{config.strategy}, shard {config.shard}"
                 runtime.agree("strategy", layout, "give every rank the same runtime.strategy and runtime.shard")
                 runtime = replace(runtime, mesh=_mesh(config, ranks, device))
             _reproducible(config, seed)
-            guard = nullcontext()
+            watchdog = nullcontext()
             if ranks.launched and directory is not None and not supervised():
                 first = ranks.rank - ranks.local_rank
                 node = range(first, first + ranks.local_size)
-                guard = watching(directory, ranks.rank, node, ranks.attempt, config.deadline)
-            with guard:
+                watchdog = watching(directory, ranks.rank, node, ranks.attempt, config.deadline)
+            with watchdog:
                 yield runtime
         # Reached only without an exception: after one, peers may never answer again.
         if ranks.launched:

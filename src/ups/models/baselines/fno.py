@@ -9,16 +9,23 @@ on the zero-padded grid where an axis is not periodic. One dimension or two. It 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from einops import rearrange
 from jaxtyping import Complex, Float
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ups.config.settings import Positive, Share, Strict
 from ups.fields import Grid, TaskSpec
 from ups.models.baselines.inputs import InputChannels
+from ups.models.network import Architecture, matrices_of
+
+if TYPE_CHECKING:
+    from ups.models.saved import TrainedTask
 from ups.models.operator.spectral import complex_as_real
 
 
@@ -85,6 +92,13 @@ def pointwise(layer: nn.Linear, x: Float[Tensor, "B C *space"]) -> Float[Tensor,
     return torch.baddbmm(layer.bias[:, None], weight, x.flatten(2)).unflatten(2, x.shape[2:])
 
 
+class FNOSettings(Strict):
+    width: Positive = 32
+    modes: Positive = Field(default=16, description="kept along each axis")
+    depth: Positive = 4
+    padding: Share = Field(default=0.125, description="zeros beyond a wall, as a share of the axis")
+
+
 class FNO(nn.Module):
     """One FNO for one task."""
 
@@ -97,6 +111,12 @@ class FNO(nn.Module):
         self.blocks = nn.ModuleList(FNOBlock(width, modes, task.dimension) for _ in range(depth))
         self.inner, self.outer = nn.Linear(width, 128), nn.Linear(128, len(task.channels), bias=False)
         nn.init.zeros_(self.outer.weight)
+
+    def layers(self) -> list[nn.Module]:
+        return list(self.blocks)
+
+    def matrices(self) -> list[nn.Parameter]:
+        return matrices_of(self.blocks)
 
     def forward(
         self,
@@ -116,3 +136,10 @@ class FNO(nn.Module):
         for axis, n in enumerate(space):
             x = x.narrow(axis + 2, 0, n)
         return pointwise(self.outer, F.gelu(pointwise(self.inner, x))).movedim(1, -1)
+
+
+def _build(tasks: Sequence[TrainedTask], settings: FNOSettings) -> FNO:
+    return FNO(tasks[0].spec, **settings.model_dump())
+
+
+FNO_ARCHITECTURE = Architecture("fno", FNOSettings, _build, joint=False)

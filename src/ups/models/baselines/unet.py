@@ -13,15 +13,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ups.config.settings import Positive, Strict
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Grid, TaskSpec
 from ups.models.baselines.inputs import InputChannels
+from ups.models.network import Architecture
+
+if TYPE_CHECKING:
+    from ups.models.saved import TrainedTask
 
 
 def padded(x: Float[Tensor, "B C *space"], boundary: Boundary) -> Float[Tensor, "B C *wider"]:
@@ -52,6 +59,11 @@ class Pair(nn.Module):
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.gelu(norm(convolution(padded(x, self.boundary))))
         return x
+
+
+class UNetSettings(Strict):
+    width: Positive = Field(default=32, description="channels of the finest level; each coarser one has twice as many")
+    levels: Positive = 4
 
 
 class UNet(nn.Module):
@@ -94,3 +106,10 @@ class UNet(nn.Module):
         for rise, up in zip(reversed(self.rise), reversed(self.up), strict=True):
             x = up(torch.cat([skipped.pop(), rise(x)], 1))
         return self.last(x).movedim(1, -1)
+
+
+def _build(tasks: Sequence[TrainedTask], settings: UNetSettings) -> UNet:
+    return UNet(tasks[0].spec, tasks[0].grid.shape, **settings.model_dump())
+
+
+UNET_ARCHITECTURE = Architecture("unet", UNetSettings, _build, joint=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from einops import rearrange
@@ -26,8 +26,12 @@ from ups.fields import Grid, TaskSpec
 from ups.models.conditions import ConditionEmbedding, Modulation
 from ups.models.geometry import Frame, Geometry
 from ups.models.interpolation import apply_along
-from ups.models.operator.pdet_stack import PdetStack
-from ups.models.operator.spectral import Spectral
+from ups.models.network import Architecture, matrices_of
+from ups.models.operator.pdet_stack import PdetStack, PdetStackSettings
+from ups.models.operator.spectral import Spectral, SpectralSettings
+
+if TYPE_CHECKING:
+    from ups.models.saved import TrainedTask
 
 ARCHITECTURES = {"spectral": Spectral, "pdet_stack": PdetStack}
 """What stands between stem and head, by name: each gives blocks, how many numbers modulate one of them, and the tables
@@ -176,6 +180,12 @@ class OperatorModel(nn.Module):
         self._geometries: dict[tuple, Geometry] = {}
         self._fixed: dict[tuple, Mapping[str, Float[Tensor, ""]]] = {}
 
+    def layers(self) -> list[nn.Module]:
+        return list(self.blocks)
+
+    def matrices(self) -> list[nn.Parameter]:
+        return matrices_of([*self.blocks, self.modulation])
+
     def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
         """The task's tables, made on first use; fields on any other grid are refused."""
         frame, key = self.frames[task], (task, like.device, like.dtype)
@@ -216,6 +226,18 @@ class OperatorModel(nn.Module):
         for block, numbers in zip(self.blocks, modulation, strict=True):
             x = block(x, numbers, geometry.tables)
         return self.head(task, x, torch.cat([history[:, -1], static], -1), geometry)
+
+
+def _architecture(name: str, settings: type[SpectralSettings] | type[PdetStackSettings]) -> Architecture:
+    def build(tasks: Sequence[TrainedTask], chosen: SpectralSettings | PdetStackSettings) -> OperatorModel:
+        frames = {task.spec.name: task.frame for task in tasks}
+        return OperatorModel([task.spec for task in tasks], frames, architecture=name, **chosen.model_dump())
+
+    return Architecture(name, settings, build, keeps_means=True)
+
+
+SPECTRAL = _architecture("spectral", SpectralSettings)
+PDET_STACK = _architecture("pdet_stack", PdetStackSettings)
 
 
 def _kept() -> AbstractContextManager[Any]:

@@ -23,11 +23,14 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ups.config.settings import Positive
 from ups.errors import UserError
 from ups.models.geometry import Frame
+from ups.models.operator.settings import OperatorSettings
 from ups.models.precision import product
 
 HEAD = 64
@@ -41,6 +44,10 @@ class Rotation:
 
     cos: Float[Tensor, "N 1 1 d"]
     sin: Float[Tensor, "N 1 1 d"]
+
+
+class PdetStackSettings(OperatorSettings):
+    heads: Positive | None = Field(default=None, description="of attention; one for every 64 of width if not given")
 
 
 class PdetStack:
@@ -59,7 +66,7 @@ class PdetStack:
         most = max(frame.grid.dimension for frame in frames)
         if width % heads or (width // heads) % 2 or width // heads < 2 * most:
             raise UserError(
-                f"operator.heads {heads} does not divide operator.width {width} into heads of an even number of "
+                f"heads {heads} does not divide width {width} into heads of an even number of "
                 f"channels, at least {2 * most}; change either"
             )
 

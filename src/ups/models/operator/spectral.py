@@ -20,14 +20,22 @@ from dataclasses import dataclass
 import torch
 from einops import rearrange
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ups.config.settings import Positive
 from ups.fields import AXES, Boundary
 from ups.models.bases import transforms
 from ups.models.geometry import Frame
 from ups.models.interpolation import apply_along
+from ups.models.operator.settings import OperatorSettings
 from ups.models.precision import product
+
+
+class SpectralSettings(OperatorSettings):
+    modes: Positive = Field(default=32, description="kept along each axis, at most")
+
 
 FLOOR = -60.0
 """σ is zero to all digits below; from −87 on it, and its slope, would be denormal numbers, which make products on a CPU

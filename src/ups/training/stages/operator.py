@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import create_model
 from torch import Tensor
 
-from ups.config.schema import RuntimeConfig, TrainingConfig
+from ups.config.settings import Strict
 from ups.data.draws import Draws
 from ups.data.sampler import Span
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.fields import Batch
+from ups.models.architectures import ARCHITECTURES
 from ups.models.propagator import Propagator
+from ups.models.saved import TrainedTask
 from ups.rollout.captured import stepper
+from ups.rollout.operator import OperatorPredictor
 from ups.rollout.unroll import start_history, unroll
 from ups.training.losses import LossParts, errors_of, relative_error
+from ups.training.settings import TrainingConfig
 from ups.training.stage import Parent, Scores
 
 
 class OperatorStage:
     """Trains a propagator, of whatever network, on windows of normalised fields."""
 
-    name = "operator"
-
-    def __init__(self, model: Propagator, training: TrainingConfig, runtime: RuntimeConfig) -> None:
-        self.model, self.training, self.capture = model, training, runtime.capture != "off"
+    def __init__(
+        self,
+        model: Propagator,
+        training: TrainingConfig,
+        runtime: RuntimeConfig,
+        tasks: Iterable[TrainedTask] = (),
+        name: str = "operator",
+    ) -> None:
+        self.tasks = tuple(tasks)
+        self.name, self.model, self.training, self.capture = name, model, training, runtime.capture != "off"
         self._errors_of = torch.compile(errors_of) if runtime.compile else errors_of
 
     def trainable(self) -> Propagator:
@@ -33,6 +46,9 @@ class OperatorStage:
 
     def parents(self) -> Mapping[str, Parent]:
         return {}
+
+    def predictor(self) -> OperatorPredictor:
+        return OperatorPredictor(self.model, self.tasks, self.capture)
 
     def window(self, step: int) -> Span:
         """As many frames as the schedule unrolls steps."""
@@ -81,6 +97,19 @@ class OperatorStage:
             rolled = unroll(model, task, start, static, batch.parameters, lead, batch.grid, steps, self.capture)
             states = list(rolled)
         return Scores(_mean_error(states, targets), _mean_error([start[:, -1]] * len(states), targets))
+
+
+class OperatorStageSettings(Strict):
+    """The operator stage's own settings, besides those of its architecture."""
+
+    architecture: str = "spectral"
+
+
+def operator_settings(given: Mapping[str, Any]) -> type[Strict]:
+    """Those of the architecture that is given, and its name."""
+    name = given.get("architecture", OperatorStageSettings().architecture)
+    own = ARCHITECTURES[name].settings
+    return create_model(f"{own.__name__}OfStage", __base__=(own, OperatorStageSettings))
 
 
 def _mean_error(states: list[Tensor], targets: Float[Tensor, "B T *space C"]) -> Float[Tensor, " B"]:

@@ -1,0 +1,48 @@
+"""What a run can be told about where and how it is computed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ups.config.settings import Positive, PositiveFloat, Strict
+
+
+class RuntimeConfig(Strict):
+    """Where and how a run is computed; nothing here changes what it computes beyond rounding."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Positive | None = Field(default=None, description="CPU threads a rank; the cores shared out if not given")
+    strategy: Literal["ddp", "fsdp2", "hsdp"] = "ddp"
+    shard: Positive | None = Field(
+        default=None, description="hsdp: ranks that share one copy; those of a node if not given"
+    )
+    micro_batch: Positive | None = Field(
+        default=None, description="samples of a task a rank takes at once; all if not given"
+    )
+    checkpoint_activations: bool = Field(
+        default=False, description="recompute blocks in the backward pass to save memory"
+    )
+    compile: bool = Field(default=False, description="torch.compile the model, part by part, and the loss")
+    capture: Literal["auto", "on", "off"] = Field(
+        default="auto", description="replay steps as CUDA graphs: where possible, or else fail, or never"
+    )
+    placement: Literal["auto", "device", "mapped"] = Field(
+        default="auto",
+        description="where training fields are: on every GPU where they fit, else fail, or in mapped files",
+    )
+    tf32: bool = Field(
+        default=False, description="let a GPU round factors of float32 products to 10 bits: much faster, Muon above all"
+    )
+    deterministic: bool = Field(default=False, description="only operations that repeat bit for bit, at some speed")
+    deadline: PositiveFloat = Field(
+        default=12.0, description="seconds without a sign of life in a step before it hangs"
+    )
+    restarts: Annotated[int, Field(ge=0)] = Field(
+        default=3, description="crashes in a row without progress, then give up"
+    )
+    replica_check_every: Positive = Field(default=100, description="steps between comparisons of the ranks' parameters")
+    tracking: list[Literal["tensorboard"]] = Field(
+        default=[], description="where events go besides events.jsonl; tensorboard is an optional extra"
+    )

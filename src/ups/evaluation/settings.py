@@ -1,0 +1,14 @@
+"""What an evaluation can be told."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ups.config.settings import Positive, Strict, neutral
+
+
+class EvaluationConfig(Strict):
+    pictures: Positive = neutral(4, "test trajectories shown in the report, per task")
+    resamples: Annotated[int, Field(ge=100)] = 2000

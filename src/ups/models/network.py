@@ -1,0 +1,61 @@
+"""What an architecture is: a network of increments, its settings, and what outsiders must know of its inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ups.config.settings import Strict
+from ups.fields import Grid
+
+if TYPE_CHECKING:
+    from ups.models.saved import TrainedTask
+
+
+class Network(Protocol):
+    """The change of a field over one lead time, in the task's units of change; zero before training."""
+
+    def __call__(
+        self,
+        task: str,
+        history: Float[Tensor, "B H *space C"],
+        static: Float[Tensor, "B *space S"],
+        conditions: Mapping[str, Float[Tensor, " B"]],
+        grid: Grid,
+    ) -> Float[Tensor, "B *space C"]: ...
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """A module that says what of it is treated piece by piece; one that does not is treated as a whole."""
+
+    def layers(self) -> list[nn.Module]:
+        """The blocks that are recomputed and sharded one by one; one with an attribute `products` may round them."""
+        ...
+
+    def matrices(self) -> list[nn.Parameter]:
+        """The parameters that Muon trains: matrices, or stacks of them."""
+        ...
+
+
+def matrices_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    return [p for module in modules for p in module.parameters() if p.dim() in (2, 3)]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """`build(tasks, settings)` gives the untrained network; `settings` checks what a configuration says.
+
+    `joint`: one network serves several tasks; else each has its own. `keeps_means`: where a task conserves the mean of
+    a channel that is learned by its logarithm, steps are corrected to keep it.
+    """
+
+    name: str
+    settings: type[Strict]
+    build: Callable[[Sequence[TrainedTask], Any], nn.Module]
+    joint: bool = True
+    keeps_means: bool = False

@@ -1,0 +1,167 @@
+"""What a run can be told, assembled from the settings of its components.
+
+    tasks:                                   # alone, this is a whole configuration
+      burgers: {files: {train: [...]}}
+    stages:                                  # in order; the default is one `operator`
+      operator: {width: 64, training: {steps: 9000}}
+    compare: [fno]                           # or {fno: {width: 64, tasks: {darcy: {modes: 8}}}}
+
+The keys of a stage are those of its kind (of `operator`: those of its architecture), so the schema of a run follows
+from what the run says: `load_run` reads it first, then checks every key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, create_model, field_validator, model_validator
+
+from ups.config.load import read_config
+from ups.config.plugins import load_plugins
+from ups.config.settings import FileName, Strict, changed, changes_of
+from ups.data.settings import DataConfig, TaskConfig
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.errors import UserError
+from ups.evaluation.settings import EvaluationConfig
+from ups.models.architectures import ARCHITECTURES
+from ups.training.kinds import STAGES
+from ups.training.settings import TrainingConfig
+
+TrainingChanges = changes_of(TrainingConfig)
+COMMON = {"kind", "on", "start", "training"}
+"""The keys of a stage that are not its kind's own."""
+
+
+class StageConfig(Strict):
+    """One stage. Its other keys are those of its kind."""
+
+    kind: str = Field(default="operator", description="what is trained")
+    on: list[str] = Field(default=[], description="the stages it stands on, which stay as they are")
+    start: str | None = Field(default=None, description="a run or a stage's folder whose weights it starts from")
+    training: TrainingChanges | None = None  # pyright: ignore[reportInvalidTypeForm]
+
+
+class ComparedConfig(Strict):
+    """What is trained beside the model, on the same data and for the same device-seconds. Its other keys are those of
+    its architecture; `tasks` overrides any of them, and `training`, for single tasks.
+    """
+
+    architecture: str
+    training: TrainingChanges | None = None  # pyright: ignore[reportInvalidTypeForm]
+    tasks: dict[str, Any] = Field(default={})
+
+
+class RunConfig(Strict):
+    """`stages` and `compare` hold an entry a name; see `load_run`."""
+
+    name: FileName
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    plugins: list[str] = Field(default=[], description="Python files that register what this configuration uses")
+    tasks: Annotated[dict[FileName, TaskConfig], Field(min_length=1)]
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    stages: Any
+    compare: Any
+    evaluation: EvaluationConfig = EvaluationConfig()
+    runtime: RuntimeConfig = Field(default=RuntimeConfig(), json_schema_extra={"neutral": True})
+
+    @field_validator("compare", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return {name: {} for name in value} if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _names(self) -> RunConfig:
+        earlier: list[str] = []
+        for name, stage in self.each_stage().items():
+            for parent in stage.on:
+                if parent not in earlier:
+                    raise ValueError(f"stages.{name} is on {parent!r}, which is not among the stages before it")
+            earlier.append(name)
+        for name, compared in self.each_compared().items():
+            if name in earlier:
+                raise ValueError(f"compare.{name} has the name of a stage; choose another")
+            for task in compared.tasks:
+                if task not in self.tasks:
+                    raise ValueError(f"compare.{name}.tasks names {task!r}, which is not among the tasks")
+        return self
+
+    def each_stage(self) -> dict[str, StageConfig]:
+        """In order."""
+        return {name: getattr(self.stages, name) for name in type(self.stages).model_fields}
+
+    def each_compared(self) -> dict[str, ComparedConfig]:
+        return {name: getattr(self.compare, name) for name in type(self.compare).model_fields}
+
+    def training_of(self, *changes: Strict | None) -> TrainingConfig:
+        """The common training with what a stage, a compared family and its task change."""
+        training = self.training
+        for change in changes:
+            training = changed(training, change)
+        return training
+
+
+def load_run(name: str | Path, overrides: Sequence[str]) -> RunConfig:
+    """The configuration of that name or file, with overrides. Without a `name` it has its file's; plugins are looked
+    for beside the file.
+    """
+    written = read_config(name, overrides)
+    values = written.values
+    values.setdefault("name", written.path.stem)
+    plugins = values.get("plugins") or []
+    if not isinstance(plugins, list) or not all(isinstance(plugin, str) for plugin in plugins):
+        raise UserError(f"plugins is {plugins!r}; give a list of paths of Python files")
+    values["plugins"] = [str((written.path.parent / Path(plugin).expanduser()).resolve()) for plugin in plugins]
+    load_plugins(values["plugins"])
+    return written.checked(schema_of(values))
+
+
+def run_config(directory: Path) -> RunConfig:
+    """That of a run."""
+    path = directory / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"{directory} is not a run (it has no config.yaml); name a directory that `ups run` made")
+    return load_run(path, [])
+
+
+def schema_of(values: Mapping[str, Any]) -> type[RunConfig]:
+    """The schema for what a configuration says: a field for each stage and each compared family, of its own type."""
+    stages, compare = values.get("stages", {"operator": {}}), values.get("compare", {})
+    compare = {name: {} for name in compare} if isinstance(compare, list) else compare
+    if not isinstance(stages, Mapping) or not isinstance(compare, Mapping) or not stages:
+        raise UserError("stages is a mapping of names to settings, compare a mapping or a list of names; see --help")
+    of_stages = {name: _defaulted(_stage(name, given)) for name, given in stages.items()}
+    compared = {name: _defaulted(_compared(name, given)) for name, given in compare.items()}
+    return create_model(
+        "RunConfig",
+        __base__=RunConfig,
+        stages=_defaulted(create_model("Stages", __base__=Strict, **of_stages)),
+        compare=_defaulted(create_model("Compared", __base__=Strict, **compared)),
+    )
+
+
+def _stage(name: str, given: Any) -> type[Strict]:
+    given = given if isinstance(given, Mapping) else {}
+    kind = given.get("kind", name if name in STAGES else "operator")
+    own = STAGES[kind].settings(given)
+    return create_model(f"{name} stage", __base__=(StageConfig, own), kind=(str, kind))
+
+
+def _compared(name: str, given: Any) -> type[Strict]:
+    given = given if isinstance(given, Mapping) else {}
+    architecture = given.get("architecture", name)
+    settings = ARCHITECTURES[architecture].settings
+    training: Any = (TrainingChanges | None, None)
+    changes: Any = create_model(f"{name} on a task", __base__=changes_of(settings), training=training)
+    return create_model(
+        f"{name} compared",
+        __base__=(ComparedConfig, settings),
+        architecture=(str, architecture),
+        tasks=(dict[str, changes], Field(default={})),  # pyright: ignore[reportInvalidTypeForm]
+    )
+
+
+def _defaulted(model: type[Strict]) -> Any:
+    return (model, Field(default_factory=model))

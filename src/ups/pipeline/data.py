@@ -1,0 +1,113 @@
+"""A run's data: made or opened, checked, measured and stored, task by task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from ups.data.inputs import check_inputs
+from ups.data.prepare.cached import cached
+from ups.data.sources import Source, check_source, open_source
+from ups.distributed.runtime.start import Runtime
+from ups.errors import Stopped
+from ups.pipeline.config import RunConfig
+from ups.pipeline.seconds import note_seconds, seconds_of
+from ups.track.progress import Progress
+from ups.training.data import TaskData, prepare
+
+
+def timed_data(
+    runtime: Runtime, config: RunConfig, directory: Path, workers: int | None = None
+) -> tuple[dict[str, TaskData], dict[str, Source]]:
+    """`data_of`, its seconds added up over interruptions."""
+    began = time.monotonic()
+
+    def note() -> None:
+        if runtime.rank == 0:
+            note_seconds(directory, data=seconds_of(directory).get("data", 0.0) + time.monotonic() - began)
+
+    try:
+        data = data_of(runtime, config, directory, workers)
+    except Stopped:
+        note()
+        raise
+    note()
+    return data
+
+
+def data_of(
+    runtime: Runtime, config: RunConfig, directory: Path, workers: int | None = None
+) -> tuple[dict[str, TaskData], dict[str, Source]]:
+    """Look at the inputs of all tasks; then make or open each one's data and check them, then statistics and the store,
+    which `workers` processes build.
+    """
+    sources, tasks = {}, {}
+    trainings = [config.training_of(stage.training) for stage in config.each_stage().values()]
+    unroll = max(steps for training in trainings for _, steps in training.rollout)
+    strides = {stride: 1.0 for training in trainings for stride in training.strides}
+    looked = partial(check_inputs, config.tasks, config.data, directory / "data", seed=config.seed)
+    runtime.in_turn("look at the inputs", partial(looked, unroll=unroll, stride=min(strides)))
+    with _displays() as show:
+        for name, task in config.tasks.items():
+            opened = partial(_opened, runtime, config, directory, name, show)
+            sources[name] = runtime.in_turn(f"open {name}", opened)
+            tasks[name] = prepare(
+                runtime,
+                sources[name],
+                task.share,
+                strides,
+                directory / "store",
+                config.data.store,
+                workers or config.data.workers,
+                lambda label, done, total: show(f"measuring {label}", done, total),
+                lambda label, done, total: show(f"storing {label}", done, total, "MB", 10**6),
+            )
+            runtime.check_stop(f"the data of {name} are kept in {directory}")
+    return tasks, sources
+
+
+def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, show: Callable[..., None]) -> Source:
+    """One task's data, made or opened; rank 0 also checks them, unless it did before."""
+
+    def making(label: str, done: int, total: int) -> None:
+        show(f"making {label}", done, total)
+        runtime.heartbeat.mark("data")
+        runtime.check_stop(f"{done} of {total} trajectories of {label} are kept in {directory}")
+
+    def checking(label: str, done: int, total: int) -> None:
+        show(f"checking {label}", done, total)
+        runtime.heartbeat.mark("data")
+        runtime.check_stop(f"the data of {name} will be checked from the first trajectory on")
+
+    place, device = directory / "data", str(runtime.device)
+    source = open_source(name, config.tasks[name], config.data, place, config.seed, making, device)
+    if runtime.rank == 0:
+        data = [source.train, source.validation, *source.tests.values()]
+        kept = directory / "store" / f"{name}.checked.json"
+        cached(kept, data, repr(source.spec), lambda: check_source(source, checking))
+    return source
+
+
+@contextmanager
+def _displays() -> Iterator[Callable[..., None]]:
+    """One display after another: what is worked on gets its own when its first parts are reported, counted in units
+    of `size`. What was there already, or is done at once, gets none.
+    """
+    with ExitStack() as stack:
+        current: list[Progress] = []
+
+        def show(title: str, done: int, total: int, unit: str = "trajectories", size: int = 1) -> None:
+            done, total = -(-done // size), -(-total // size)
+            same = current and (current[0].title, current[0].total) == (title, total) and current[0].done <= done
+            if not same:
+                stack.close()
+                current.clear()
+                if done < total:
+                    current.append(stack.enter_context(Progress(title, total=total, unit=unit, start=done)))
+            if current:
+                current[0].update(done)
+
+        yield show

@@ -1,0 +1,152 @@
+"""Every number of a run: each view of each task by each predictor, then `metrics.json` in one act."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.config.settings import decisive
+from ups.data.sources import Source
+from ups.distributed.runtime.start import Runtime
+from ups.durable import write
+from ups.evaluation.evaluate import Evaluation, evaluate
+from ups.evaluation.labels import labels
+from ups.models.predictor import PerTask, Predictor
+from ups.pipeline.config import RunConfig
+from ups.pipeline.seconds import note_seconds
+from ups.pipeline.trainings import ALL, compared_plans, stage_plans
+from ups.track.progress import Progress
+from ups.training.data import TaskData
+from ups.training.fit import Plan, progress_of
+from ups.training.restore import restored
+
+
+def judge(
+    runtime: Runtime,
+    config: RunConfig,
+    directory: Path,
+    tasks: dict[str, TaskData],
+    sources: dict[str, Source],
+    command: str,
+) -> dict[str, Any]:
+    began = time.monotonic()
+    stages, families = stage_plans(config, tasks, directory), compared_plans(config, tasks, directory)
+    done = {family: {part: plan for part, plan in plans.items() if _ended(plan)} for family, plans in families.items()}
+    predictors = {name: _predictor(plan, runtime) for name, plan in stages.items()}
+    model = list(predictors)[-1]
+    predictors |= {family: _family(plans, runtime) for family, plans in done.items() if plans}
+    trained = {name: _progress(plan) for name, plan in stages.items()}
+    trained |= {f"{family}_{part}": _progress(plan) for family, plans in done.items() for part, plan in plans.items()}
+    views = [(name, view) for name, source in sources.items() for view in source.tests]
+    found: dict[str, Evaluation] = {}
+    with Progress("evaluating", total=len(views), unit="test sets") as progress:
+        for number, (name, view) in enumerate(views):
+            found[view] = evaluate(
+                {who: predictor for who, predictor in predictors.items() if name in predictor.tasks},
+                model,
+                predictors[model].tasks[name],
+                sources[name],
+                view,
+                seed=config.seed,
+                resamples=config.evaluation.resamples,
+                pictures=config.evaluation.pictures,
+                training_seconds=sum(trained[stage]["seconds"] for stage in stages),
+            )
+            progress.update(number + 1, view)
+            runtime.check_stop("training is finished and saved; evaluation starts again")
+    folder = directory / "evaluation"
+    folder.mkdir(exist_ok=True)
+    for view, evaluation in found.items():
+        temporary = folder / f".{view}.npz.tmp"
+        with temporary.open("wb") as file:
+            np.savez(file, **evaluation.arrays)  # pyright: ignore[reportArgumentType]
+        os.replace(temporary, folder / f"{view}.npz")
+    compared = [family for family, plans in done.items() if plans]
+    shown = {"model": model, "predictors": [asdict(label) for label in labels(list(stages), compared)]}
+    solver = {view: e.solver for view, e in found.items() if e.solver}
+    details = {
+        "command": command,
+        **shown,
+        "trainings": _curves(stages, done, directory),
+        "channels": {view: list(sources[name].spec.channel_names) for name, view in views},
+        "solver": solver,
+        "notes": _notes(compared, trained),
+    }
+    write(folder / "details.json", json.dumps(details, indent=1).encode())
+    seconds = note_seconds(
+        directory,
+        train=sum(trained[stage]["seconds"] for stage in stages),
+        **{family: sum(_progress(plan)["seconds"] for plan in done[family].values()) for family in compared},
+        evaluate=time.monotonic() - began,
+    )
+    metrics = {
+        "state": "finished"
+        if done == families or all(done[f].keys() == families[f].keys() for f in families)
+        else "evaluated",
+        "name": config.name,
+        "configuration": fingerprint(config),
+        "seconds": seconds,
+        **shown,
+        "training": trained,
+        "solver": solver,
+        "tasks": {view: evaluation.metrics for view, evaluation in found.items()},
+    }
+    write(directory / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode())
+    return metrics
+
+
+def fingerprint(config: RunConfig) -> str:
+    """Of all that decides a run's numbers."""
+    return hashlib.sha256(json.dumps(decisive(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _predictor(plan: Plan, runtime: Runtime) -> Predictor:
+    return restored(plan.directory, runtime.config).predictor().to(runtime.device)
+
+
+def _family(plans: dict[str, Plan], runtime: Runtime) -> Predictor:
+    if ALL in plans:
+        return _predictor(plans[ALL], runtime)
+    return PerTask({task: _predictor(plan, runtime) for task, plan in plans.items()})
+
+
+def _ended(plan: Plan) -> bool:
+    budget, progress = plan.directory / "budget.json", progress_of(plan.directory)
+    return budget.exists() and progress is not None and json.loads(budget.read_text())["steps"] == progress["step"]
+
+
+def _progress(plan: Plan) -> dict[str, Any]:
+    progress = progress_of(plan.directory)
+    assert progress is not None, "it was trained"
+    return {key: progress[key] for key in ("step", "seconds", "device_seconds", "best_step", "best")}
+
+
+def _curves(stages: dict[str, Plan], done: dict[str, dict[str, Plan]], directory: Path) -> list[dict[str, str]]:
+    """Where the events of each training are."""
+    curves = [(name, name, plan) for name, plan in stages.items()]
+    curves += [(f"{family}, {part}", family, plan) for family, plans in done.items() for part, plan in plans.items()]
+    return [
+        {"label": label, "predictor": who, "events": str((plan.directory / "events.jsonl").relative_to(directory))}
+        for label, who, plan in curves
+    ]
+
+
+def _notes(compared: list[str], trained: dict[str, Any]) -> list[str]:
+    notes = [
+        f"{name.replace('_', ' on ', 1)}: {t['step']} steps in {t['seconds']:.0f} s of training, "
+        + (f"weights of step {t['best_step']} chosen on validation." if t["best_step"] >= 0 else "last weights.")
+        for name, t in trained.items()
+    ]
+    if compared:
+        notes.append(
+            f"{' and '.join(compared)} had as many device-seconds of training as the model, split evenly over tasks; "
+            "numbers of steps follow from speed."
+        )
+    return notes

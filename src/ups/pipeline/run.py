@@ -1,0 +1,211 @@
+"""What `ups run` does, in order: data, the stages, what they are compared with, evaluation, report.
+
+Every phase leaves its result in the run directory and is skipped when it is there, so the same command goes on where an
+interrupted one stopped. A run is finished only if `metrics.json` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from ups.config.load import config_hash
+from ups.data.sampler import check_ranks
+from ups.distributed.faults import crash
+from ups.distributed.faults.heartbeat import Heartbeat
+from ups.distributed.launch.local import refuse_launchers, start_ranks
+from ups.distributed.launch.outcome import Outcome, decide, forget, supervised
+from ups.distributed.launch.run_directory import begun, claimed_run
+from ups.distributed.runtime.start import Ranks, Runtime
+from ups.durable import write
+from ups.errors import GaveUp, Stopped, UserError
+from ups.pipeline.config import RunConfig, load_run, run_config
+from ups.pipeline.data import data_of, timed_data
+from ups.pipeline.judge import fingerprint, judge
+from ups.pipeline.trainings import (
+    check_trained,
+    compared_plans,
+    device_seconds,
+    stage_plans,
+    train_compared,
+    train_stages,
+)
+from ups.track.environment import environment
+from ups.track.open import check_trackers
+from ups.track.progress import Progress
+from ups.training.capture import check_capture
+from ups.training.fit import progress_of
+
+
+def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None) -> None:
+    """Do whatever of the run is not done yet, then print its table."""
+    refuse_launchers()
+    config = load_run(name, overrides)
+    directory = runs / config.name
+    finished = _finished(directory, config)
+    if finished is not None:
+        print(f"{directory} is finished; nothing to do (remove it, or give another name=..., to run again)\n")
+    else:
+        command = " ".join(["ups run", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
+        if ranks is not None:
+            command += f" --gpus {ranks}"
+            train_on_ranks(name, overrides, runs, ranks)
+        with claimed_run(directory, config, _before(directory)):
+            _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
+        finished = json.loads((directory / "metrics.json").read_text())
+    from ups.report.table import metrics_table
+
+    print(metrics_table(finished))
+    print(f"\nreport: {directory / 'report.html'}")
+
+
+def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None = None) -> None:
+    """Data and the stages only: in this process, which may be one of several ranks. `profile` steps are traced."""
+    config = load_run(name, overrides)
+    directory = runs / config.name
+
+    def work(runtime: Runtime) -> None:
+        for stage in config.each_stage().values():  # before data are made for a job that cannot be
+            check_ranks(config.training_of(stage.training).batch_size, runtime.size)
+        tasks, _ = timed_data(runtime, config, directory)
+        progress = train_stages(runtime, stage_plans(config, tasks, directory), profile)
+        if runtime.rank == 0:
+            for stage, state in progress.items():
+                table = directory / "stages" / stage / "profile" / "profile.md"
+                if profile is not None and table.is_file():
+                    print(f"{table.read_text()}\nprofile: {table} and, for ui.perfetto.dev, trace.json.gz beside it")
+                where = directory / "stages" / stage / "checkpoints"
+                print(f"{stage} is trained, in {state['seconds']:.0f} s; checkpoints: {where}")
+
+    ours = os.environ.get("RANK", "0") == "0" and not supervised()  # else it is claimed already, by rank 0 or above us
+    with claimed_run(directory, config, _before(directory)) if ours else nullcontext():
+        _guarded(directory, work, config)
+
+
+def train_on_ranks(
+    name: str,
+    overrides: Sequence[str],
+    runs: Path,
+    ranks: int,
+    nodes: str = "1",
+    rendezvous: str | None = None,
+    profile: int | None = None,
+) -> None:
+    """Data and the stages only, on `ranks` supervised processes of this node and those of other nodes."""
+    refuse_launchers()
+    config = load_run(name, overrides)
+    directory = runs / config.name
+    work = ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
+    work += [] if profile is None else ["--profile", str(profile)]
+    with claimed_run(directory, config, _before(directory), rendezvous):
+        check_trained(config, directory)
+        start_ranks(work, directory, ranks, config.runtime, nodes, rendezvous)
+
+
+def build_stores(name: str, overrides: Sequence[str], runs: Path, workers: int) -> list[Path]:
+    """Data and stores only, by worker processes: what training would begin with."""
+    refuse_launchers()
+    config = load_run(name, overrides)
+    directory = runs / config.name
+    host = config.runtime.model_copy(update={"device": "cpu"})  # stores are often built where no GPU is
+    with claimed_run(directory, config, _before(directory)), Runtime.start(host, config.seed) as runtime:
+        tasks, _ = timed_data(runtime, config, directory, workers)
+    return [task.store.store.path for task in tasks.values()]
+
+
+def evaluate(directory: Path) -> dict[str, Any]:
+    """Judge a trained run (again) and write its `metrics.json`."""
+    config = run_config(directory)
+    for name, stage in config.each_stage().items():
+        progress, wanted = progress_of(directory / "stages" / name), config.training_of(stage.training).steps
+        done = 0 if progress is None else progress["step"]
+        if done < wanted:
+            raise UserError(
+                f"{directory}: {name} is trained to step {done} of {wanted}; finish it first, with its own command"
+            )
+    details = directory / "evaluation" / "details.json"
+    command = json.loads(details.read_text())["command"] if details.exists() else f"ups run {directory / 'config.yaml'}"
+    with claimed_run(directory, config, config), Runtime.start(config.runtime, config.seed) as runtime:
+        return judge(runtime, config, directory, *data_of(runtime, config, directory), command)
+
+
+def report(directory: Path) -> Path:
+    """Write the report of an evaluated run (again)."""
+    from ups.report.assemble import assemble  # with matplotlib, which delays every start and restart of a rank
+    from ups.report.html import write_report
+
+    path = directory / "report.html"
+    write_report(assemble(directory), path)
+    return path
+
+
+def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: str) -> None:
+    tasks, sources = timed_data(runtime, config, directory)
+    progress = train_stages(runtime, stage_plans(config, tasks, directory))
+    train_compared(runtime, compared_plans(config, tasks, directory), device_seconds(config, progress))
+    judge(runtime, config, directory, tasks, sources, command)
+    runtime.check_stop("everything but the report is done")
+    print("writing the report")
+    report(directory)
+
+
+def _before(directory: Path) -> RunConfig | None:
+    """The configuration that the run directory has, if its run led to anything."""
+    return run_config(directory) if begun(directory) else None
+
+
+def _finished(directory: Path, config: RunConfig) -> dict[str, Any] | None:
+    """The metrics of a finished run of this very configuration; one that contradicts what is trained is refused."""
+    if begun(directory):
+        check_trained(config, directory)
+    path = directory / "metrics.json"
+    if not path.is_file() or not (directory / "report.html").is_file():
+        return None
+    metrics = json.loads(path.read_text())
+    done = metrics.get("state") == "finished" and metrics.get("configuration") == fingerprint(config)
+    return metrics if done else None
+
+
+def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig) -> None:
+    """Run `work`; write how it ended to `outcome.json`, or what went wrong for the crash report."""
+    ranks = Ranks.read()
+    if not supervised() and ranks.rank == 0:
+        forget(directory)
+    runtime = None
+    try:
+        with Runtime.start(config.runtime, config.seed, directory) as runtime:
+            runtime.agree("configuration", config_hash(config), "start every rank with the same command and files")
+            Progress.silent = Progress.silent or runtime.rank > 0
+            if runtime.rank == 0:
+                content = environment() | {"attempt": ranks.attempt, "ranks": runtime.size, "notes": runtime.notes}
+                write(directory / "env.json", (json.dumps(content, indent=1) + "\n").encode())
+                for note in runtime.notes:
+                    print(f"note: {note}")
+            runtime.heartbeat.mark("data")
+            check_capture(runtime)
+            check_trackers(config.runtime.tracking)
+            work(runtime)
+            runtime.heartbeat.mark("end")
+    except Stopped as stopped:
+        decide(directory, Outcome("stopped", str(stopped), ranks.rank))
+        raise
+    except UserError as error:
+        decide(directory, Outcome("mistake", str(error), ranks.rank))
+        raise
+    except GaveUp as error:
+        decide(directory, Outcome("gave_up", str(error), ranks.rank))
+        raise
+    except Exception as error:
+        if ranks.launched:
+            heartbeat = runtime.heartbeat if runtime else Heartbeat(None, ranks.rank, ranks.attempt)
+            details = {"device": str(runtime.device), **runtime.doing} if runtime else {}
+            try:
+                crash.record_failure(directory, ranks.rank, ranks.attempt, error, heartbeat, details)
+            except OSError as refused:  # the traceback still goes to the log
+                error.add_note(f"what happened could not be recorded for the report: {refused}")
+        raise
+    decide(directory, Outcome("finished", "", ranks.rank))

@@ -1,0 +1,101 @@
+"""What a run trains: its stages in order, then what they are compared with, for the same device-seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ups.config.settings import Strict
+from ups.distributed.runtime.start import Runtime
+from ups.models.architectures import ARCHITECTURES
+from ups.pipeline.config import COMMON, ComparedConfig, RunConfig, StageConfig
+from ups.training.data import TaskData
+from ups.training.fit import Plan, fit, settled
+from ups.training.kinds import STAGES
+from ups.training.stages.operator import operator_settings
+
+ALL = "all"
+"""The folder of a compared network that serves all tasks."""
+
+
+def stage_plans(config: RunConfig, tasks: dict[str, TaskData], directory: Path) -> dict[str, Plan]:
+    """One plan a stage, in order."""
+    return {name: _stage_plan(config, name, stage, tasks, directory) for name, stage in config.each_stage().items()}
+
+
+def _stage_plan(config: RunConfig, name: str, stage: StageConfig, tasks: dict[str, TaskData], directory: Path) -> Plan:
+    given = stage.model_dump(exclude=COMMON)
+    return Plan(
+        f"training {name}",
+        name,
+        stage.kind,
+        STAGES[stage.kind].settings(given).model_validate(given),
+        tasks,
+        {task: settings.share for task, settings in config.tasks.items()},
+        config.training_of(stage.training),
+        config.seed,
+        directory / "stages" / name,
+        tuple(stage.on),
+        None if stage.start is None else Path(stage.start).expanduser(),
+    )
+
+
+def compared_plans(config: RunConfig, tasks: dict[str, TaskData], directory: Path) -> dict[str, dict[str, Plan]]:
+    """For each compared family a plan a task, or one for all tasks where its network serves several."""
+    plans = {}
+    for family, compared in config.each_compared().items():
+        folder = directory / "compare" / family
+        joint = ARCHITECTURES[compared.architecture].joint
+        parts = {ALL: tasks} if joint else {name: {name: task} for name, task in tasks.items()}
+        plans[family] = {
+            part: _compared_plan(config, family, compared, part, own, folder / part) for part, own in parts.items()
+        }
+    return plans
+
+
+def _compared_plan(
+    config: RunConfig, family: str, compared: ComparedConfig, part: str, tasks: dict[str, TaskData], folder: Path
+) -> Plan:
+    given = compared.model_dump(exclude={"training", "tasks"})
+    changes: Strict | None = compared.tasks.get(part)
+    training = config.training_of(compared.training, None if changes is None else changes.training)  # pyright: ignore[reportAttributeAccessIssue]
+    if changes is not None:
+        given |= changes.model_dump(exclude_none=True, exclude={"training"})
+    settings = operator_settings(given).model_validate(given)
+    where = "all tasks" if part == ALL else part
+    shares = {name: config.tasks[name].share for name in tasks}
+    title = f"training {family} on {where}"
+    return Plan(title, family, "operator", settings, tasks, shares, training, config.seed, folder)
+
+
+def check_trained(config: RunConfig, directory: Path) -> None:
+    """Refuse, before any work, settings that contradict what the run's stages were trained with."""
+    for plan in stage_plans(config, {}, directory).values():
+        if all((plan.directory.parent / parent).is_dir() for parent in plan.on):
+            settled(plan)
+
+
+def train_stages(runtime: Runtime, plans: dict[str, Plan], profile: int | None = None) -> dict[str, dict[str, Any]]:
+    """All of them, in order; the progress of each."""
+    return {name: fit(runtime, plan, profile=profile) for name, plan in plans.items()}
+
+
+def train_compared(runtime: Runtime, plans: dict[str, dict[str, Plan]], device_seconds: float) -> None:
+    """Each family has as many device-seconds as the model had, split evenly over its trainings; what one uses more or
+    less than its share, the next ones have. One process trains them, on one device.
+    """
+    for family in plans.values():
+        left = device_seconds
+        for number, plan in enumerate(family.values()):
+            left -= fit(runtime, plan, seconds=left / (len(family) - number))["device_seconds"]
+
+
+def device_seconds(config: RunConfig, progress: dict[str, dict[str, Any]]) -> float:
+    """What the last stage took, and all that it stands on."""
+    stages = config.each_stage()
+    needed, waiting = set(), [list(stages)[-1]]
+    while waiting:
+        name = waiting.pop()
+        needed.add(name)
+        waiting += stages[name].on
+    return sum(progress[name]["device_seconds"] for name in needed)

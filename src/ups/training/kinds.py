@@ -1,0 +1,54 @@
+"""The kinds of stages by name: ours, and those that users register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ups.config.named import Registry
+from ups.config.settings import Strict
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.models.saved import ModelSpec, TrainedTask
+from ups.training.settings import TrainingConfig
+from ups.training.stage import Stage
+from ups.training.stages.operator import OperatorStage, operator_settings
+
+
+@dataclass(frozen=True, eq=False)
+class StageContext:
+    """What a stage is made from. `settings` are its kind's own; `parents` are trained, by name, `checksums` theirs."""
+
+    name: str
+    settings: Any
+    tasks: tuple[TrainedTask, ...]
+    training: TrainingConfig
+    runtime: RuntimeConfig
+    seed: int
+    parents: Mapping[str, Stage]
+    checksums: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """`settings(given)` is the model that checks what a configuration gives, which may depend on what it gives;
+    `build` gives the untrained stage.
+    """
+
+    name: str
+    settings: Callable[[Mapping[str, Any]], type[Strict]]
+    build: Callable[[StageContext], Stage]
+
+
+def _operator(context: StageContext) -> OperatorStage:
+    settings = context.settings.model_dump(exclude={"architecture"})
+    model = ModelSpec(context.settings.architecture, settings, context.tasks).build(context.seed)
+    return OperatorStage(model, context.training, context.runtime, context.tasks, context.name)
+
+
+STAGES = Registry[StageKind]("kind of stage", {"operator": StageKind("operator", operator_settings, _operator)})
+
+
+def register_stage(kind: StageKind) -> StageKind:
+    """Make a kind of stage known by its name, which no other may have."""
+    return STAGES.add(kind.name, kind)

@@ -1,0 +1,93 @@
+"""A trained stage from its checkpoint: built as it was for training, its averaged weights in place, its parents too."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ups import checkpoint
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.errors import UserError
+from ups.models.saved import TrainedTask
+from ups.training.kinds import STAGES, StageContext
+from ups.training.settings import TrainingConfig
+from ups.training.stage import Stage
+
+CHECKPOINTS = "checkpoints"
+
+
+def description(
+    name: str, kind: str, settings: Mapping[str, Any], tasks: tuple[TrainedTask, ...], seed: int
+) -> dict[str, Any]:
+    """What a checkpoint says of its stage, enough to build it anew."""
+    stage = {"name": name, "kind": kind, "settings": dict(settings), "seed": seed}
+    return {"stage": stage, "tasks": [task.to_dict() for task in tasks]}
+
+
+def best_checkpoint(folder: Path) -> Path:
+    """The checkpoint of a stage's folder that validation chose, else the newest; or the folder itself if it is one."""
+    if checkpoint.is_one(folder):
+        return folder
+    directory = folder / CHECKPOINTS
+    best = checkpoint.find(directory, "best")
+    if best is not None:
+        return best
+    if not (steps := checkpoint.steps(directory)):
+        raise UserError(f"{folder} holds no trained model (no checkpoint in {directory}); train it with `ups run`")
+    return directory / checkpoint.name_of(steps[-1])
+
+
+def checksum_of(folder: Path) -> str:
+    """Of the checkpoint that a stage's children stand on: its manifest has the checksums of its files."""
+    return hashlib.sha256((best_checkpoint(folder) / checkpoint.MANIFEST).read_bytes()).hexdigest()[:16]
+
+
+def restored(folder: Path, runtime: RuntimeConfig | None = None) -> Stage:
+    """The stage of a folder (`RUN/stages/NAME`, or an export), with the weights that validation chose."""
+    tensors, manifest = checkpoint.load(best_checkpoint(folder), ("model.", "ema."))
+    content = manifest.content
+    stage = _built(content, folder, runtime or RuntimeConfig())
+    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
+    module = stage.trainable()
+    if {weights[name].dtype for name, _ in module.named_parameters() if name in weights} == {torch.float64}:
+        module.double()  # as it was trained
+    own = {name: (tuple(t.shape), t.dtype) for name, t in module.state_dict().items()}
+    if own != {name: (tuple(t.shape), t.dtype) for name, t in weights.items()}:
+        raise UserError(
+            f"the checkpoint {manifest.path} does not fit the model it describes; use the version it was made with"
+        )
+    module.load_state_dict(weights)
+    module.eval().requires_grad_(False)
+    return stage
+
+
+def _built(content: Mapping[str, Any], folder: Path, runtime: RuntimeConfig) -> Stage:
+    described = content["stage"]
+    kind = STAGES[described["kind"]]
+    parents, checksums = {}, content.get("parents", {})
+    for parent, checksum in checksums.items():
+        if checksum_of(folder.parent / parent) != checksum:
+            raise UserError(
+                f"{folder} stands on another {parent} than the one in {folder.parent / parent}, which was trained "
+                f"since; train {folder.name} again"
+            )
+        parents[parent] = restored(folder.parent / parent, runtime)
+    settings = kind.settings(described["settings"]).model_validate(described["settings"])
+    tasks = tuple(TrainedTask.from_dict(task) for task in content["tasks"])
+    return kind.build(
+        StageContext(
+            described["name"],
+            settings,
+            tasks,
+            TrainingConfig(),
+            runtime,
+            described["seed"],
+            parents,
+            checksums,
+        )
+    )

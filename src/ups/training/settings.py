@@ -1,0 +1,44 @@
+"""What a training can be told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ups.config.settings import Positive, PositiveFloat, Share, Strict, neutral
+from ups.data.settings import SamplingConfig
+
+
+class TrainingConfig(Strict):
+    """One optimisation path. `batch_size` is global: what the optimiser sees, on any number of ranks."""
+
+    steps: Positive = 2000
+    batch_size: Positive = 40
+    sampling: SamplingConfig = SamplingConfig()
+    optimiser: Literal["adamw", "muon"] = Field(
+        default="adamw",
+        description="muon: for matrices of blocks and of their modulation, the FNO's too; all else stays with adamw",
+    )
+    learning_rate: PositiveFloat = 4e-3
+    warmup: Annotated[int, Field(ge=0)] = 100
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    clip: PositiveFloat = 1.0
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    noise: Annotated[float, Field(ge=0)] = Field(default=0.0, description="input noise, in units of the sample's rms")
+    rollout: list[tuple[Share, Positive]] = Field(default=[(0.0, 1)], description="[share of training, steps unrolled]")
+    strides: dict[Positive, PositiveFloat] = Field(default={1: 1.0}, description="frames a step spans: weight")
+    precision: Literal["float32", "float64", "bfloat16"] = Field(
+        default="float32",
+        description="bfloat16: attention and the blocks' products but the spectral ones; all else is float32. It is "
+        "for wide pdet_stack; with spectral it may cost a few per cent of the accuracy",
+    )
+    validate_every: Positive = 500
+    checkpoint_every: Positive = neutral(500, "steps between checkpoints")
+
+    @model_validator(mode="after")
+    def _rollout_starts_at_zero(self) -> TrainingConfig:
+        starts = [start for start, _ in self.rollout]
+        if not starts or starts[0] != 0 or starts != sorted(starts):
+            raise ValueError("rollout must list increasing shares of the training, the first of them 0")
+        return self
