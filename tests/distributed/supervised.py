@@ -130,7 +130,7 @@ def _drive(
     command = [sys.executable, str(TOY), *arguments]
     config = RuntimeConfig(**settings)
     try:
-        outcome = supervise(command, run, ranks, config=config, nodes=nodes, rendezvous=rendezvous)
+        outcome = supervise(command, run, ranks, config=config, nodes=nodes, address=rendezvous)
     except UserError as error:
         print(f"error: {error}", flush=True)
         sys.exit(2)

@@ -205,7 +205,7 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path):
 )
 def test_a_wrong_rendezvous_is_one_sentence(tmp_path, nodes, place, says):
     with pytest.raises(UserError, match=says):
-        supervise(["true"], tmp_path, 1, config=RuntimeConfig(), nodes=nodes, rendezvous=place)
+        supervise(["true"], tmp_path, 1, config=RuntimeConfig(), nodes=nodes, address=place)
 
 
 def test_the_users_own_variables_win_save_the_one_that_makes_numbers_wrong(tmp_path):

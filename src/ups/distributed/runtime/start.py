@@ -141,8 +141,8 @@ class Runtime:
                 dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
                 control, saving = _group(), _group()
                 if ranks.size == ranks.local_size and directory is not None:
-                    meet = partial(dist.barrier, control)
-                    ballots = Ballots(directory, ranks.rank, ranks.size, ranks.attempt, meet)
+                    barrier = partial(dist.barrier, control)
+                    ballots = Ballots(directory, ranks.rank, ranks.size, ranks.attempt, barrier)
             runtime = cls(config, ranks, device, threads, heartbeat, ballots, control, saving, None, notes, stop)
             runtime._agree_on_machines()
             if ranks.launched:  # ranks that differ in their strategy would wait for each other's groups
