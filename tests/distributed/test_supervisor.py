@@ -73,7 +73,7 @@ def test_a_sleeping_rank_is_found_at_its_deadline_with_its_own_stack(tmp_path):
     (report,) = job.reports()
     assert (report["rank"], report["kind"], report["phase"], report["step"]) == (1, "hang", "gradients", 7)
     assert report["seconds_to_detect"] < 1.0 + 2
-    assert "faults.py" in report["ranks"][1]["stacks"] and "_happen" in report["cause"]
+    assert "injection.py" in report["ranks"][1]["stacks"] and "_happen" in report["cause"]
     assert "wait_for_peers" in report["ranks"][0]["stacks"]
 
 
