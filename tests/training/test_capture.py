@@ -189,7 +189,7 @@ def test_a_fault_within_a_pass_turns_capture_off_and_one_between_passes_does_not
     data: Path, tmp_path: Path, monkeypatch
 ) -> None:
     for place, expected in (("loss", ["a fault is to be injected"]), ("update", [])):
-        monkeypatch.setattr(faults, "_FAULTS", injection.parse(f"term at {place} rank 0 step 10000"))
+        monkeypatch.setattr(injection, "_FAULTS", injection.parse(f"term at {place} rank 0 step 10000"))
         train(data, tmp_path / place, "auto", steps=2)
         reasons = [event["reason"] for event in kinds(tmp_path / place, "eager")]
         assert [reason[: len(start)] for reason, start in zip(reasons, expected, strict=True)] == expected
