@@ -87,7 +87,7 @@ def measure(folder: Path) -> list[tuple[str, ...]]:
         reference = train(folder, "exact", ["training.precision=float64"]) if more else undisturbed
         job = train(folder, name.replace(" ", "_").replace(",", ""), more, fault)
         seen = f"largest relative difference {distance(reference, job):.1e}" if more else same(reference, job)
-        events = read_events(job / "events.jsonl")
+        events = read_events(job / "stages" / "operator" / "events.jsonl")
         shrunk = [f"micro-batch of {e['task']} now {e['micro_batch']}" for e in events if e["kind"] == "out_of_memory"]
         kept = json.loads((job / "backoff.json").read_text()) if (job / "backoff.json").exists() else {}
         shrunk += [f"micro-batch of {task} now {n}" for task, n in kept.get("micro_batch", {}).items()]
@@ -126,7 +126,7 @@ def train(folder: Path, name: str, overrides: Sequence[str] = (), fault: str = "
 def row(name: str, job: Path, seen: str, *, good: bool = True) -> tuple[str, ...]:
     """What the job's events say of a crash, and what the caller saw of its result."""
     ended = json.loads((job / "outcome.json").read_text())["state"]
-    events = read_events(job / "events.jsonl")
+    events = read_events(job / "stages" / "operator" / "events.jsonl")
     crashes = [e for e in events if e["kind"] == "crash"]
     resumed = [e for e in events if e["kind"] == "resumed"]
     seen = f"{ended}; {seen}" if good else f"FAILED: {ended}; {seen}"
@@ -146,7 +146,7 @@ def moment(event: dict[str, Any]) -> float:
 
 
 def final(job: Path) -> dict[str, torch.Tensor]:
-    return checkpoint.load(job / "checkpoints")[0]
+    return checkpoint.load(job / "stages" / "operator" / "checkpoints")[0]
 
 
 def same(one: Path, other: Path) -> str:

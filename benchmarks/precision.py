@@ -33,8 +33,8 @@ from ups.bench.contestants import Setting, Watch
 from ups.bench.data import Data, prepare
 from ups.bench.tasks import Model, chosen
 from ups.bench.trained import Trained
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.parallel import blocks
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.metrics import nrmse
 from ups.metrics.bootstrap import central, draws

@@ -5,7 +5,7 @@
     UPS_SHARE_DEVICE=1 torchrun --standalone --nproc-per-node=2 benchmarks/protocol.py --captured
     torchrun --standalone --nproc-per-node=1 benchmarks/protocol.py --captured
 
-Both are measured in one process, step by step in turn, so that a slow moment of the machine strikes both sides.
+Both are measured in one process, step by step in turn, so that a slow moment of the machine hits both sides.
 Captured steps are handed to the GPU ahead of time, so they are measured in blocks of many.
 """
 
@@ -27,18 +27,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ups.data.settings import DataConfig, MakeConfig, TaskConfig
-from ups.distributed.runtime.settings import RuntimeConfig
-from ups.training.settings import TrainingConfig
 from ups.data.sources import open_source
 from ups.distributed import vote as voting
 from ups.distributed.faults.heartbeat import Heartbeat
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.models.saved import ModelSpec
 from ups.track.tracker import Silent
 from ups.training.data import TaskData, prepare
 from ups.training.ema import EMA
-from ups.training.losses import relative_l2
+from ups.training.losses import relative_error
 from ups.training.optimisers import build_optimiser, learning_rate
+from ups.training.settings import TrainingConfig
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 
@@ -177,7 +177,7 @@ def _against_ddp(runtime: Runtime, task: TaskData, folder: Path) -> str:
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(batch.values.dtype)
         static = batch.values.new_zeros(*batch.values[:, 0, ..., 0].shape, 0)
         prediction = wrapped("burgers", batch.values[:, :1], static, batch.parameters, lead, batch.grid)
-        relative_l2(prediction, batch.values[:, 1]).mean().backward()
+        relative_error(prediction, batch.values[:, 1]).mean().backward()
         nn.utils.clip_grad_norm_(theirs.model.parameters(), 1.0)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(theirs.config, step)

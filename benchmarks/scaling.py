@@ -35,10 +35,9 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ups.distributed.runtime.settings import RuntimeConfig
-from ups.training.settings import TrainingConfig
 from ups.distributed.faults.heartbeat import Heartbeat
 from ups.distributed.parallel import local, parallelise
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Ranks, Runtime
 from ups.equations import Darcy
 from ups.fields import Batch, Grid
@@ -48,6 +47,7 @@ from ups.models.operator.spectral import Spectral
 from ups.models.propagator import Propagator
 from ups.training.ema import EMA
 from ups.training.optimisers import build_optimiser
+from ups.training.settings import TrainingConfig
 from ups.training.stages.operator import OperatorStage
 from ups.training.step import MicroBatch, Step
 

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from ups.distributed.runtime.settings import RuntimeConfig
-from ups.training.settings import TrainingConfig
 from ups.data.draws import Draws
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import statistics
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection, Darcy, Equation
 from ups.fields import Batch, Header
@@ -26,6 +25,7 @@ from ups.track.open import open_tracker
 from ups.training import trainer as training
 from ups.training.data import TaskData
 from ups.training.restore import description
+from ups.training.settings import TrainingConfig
 from ups.training.stage import Scores
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer

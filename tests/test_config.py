@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from ups.config.load import config_hash, load_config, packaged_configs, save_config
-from ups.pipeline.config import RunConfig
 from ups.config.text import parse_yaml
 from ups.errors import UserError
+from ups.pipeline.config import RunConfig
 
 
 class Section(BaseModel):

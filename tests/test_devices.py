@@ -14,9 +14,9 @@ import pytest
 import small
 import torch
 
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import statistics
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection, DiffusionReaction, Equation
 from ups.equations.named import EQUATIONS, named_equation

@@ -19,7 +19,7 @@ TOLERANCE = 1e-5
 
 def test_the_toy_quickstart_keeps_its_losses(tmp_path: Path) -> None:
     pipeline.train("quickstart", [*SMALLER, "training.precision=float64"], tmp_path)
-    events = read_events(tmp_path / "quickstart" / "events.jsonl")
+    events = read_events(tmp_path / "quickstart" / "stages" / "operator" / "events.jsonl")
     losses = {e["step"]: [e["parts"][t] for t in TASKS] for e in events if e["kind"] == "step"}
     errors = {e["step"]: [e["errors"][t] for t in TASKS] for e in events if e["kind"] == "validation"}
     assert losses[20] == pytest.approx([0.2933366659, 0.2129472658, 0.9721211099], rel=TOLERANCE)

@@ -54,7 +54,7 @@ def test_a_finished_run_has_everything_in_its_directory(finished_run: Path) -> N
             low, high = measured["nrmse"]["ci95"]
             assert low <= measured["nrmse"]["model"] <= high
     assert metrics["training"]["fno_darcy"]["step"] >= 50
-    for file in ("config.yaml", "env.json", "events.jsonl", "outcome.json", "report.html"):
+    for file in ("config.yaml", "env.json", "stages/operator/events.jsonl", "outcome.json", "report.html"):
         assert (finished_run / file).stat().st_size > 0
     page = (finished_run / "report.html").read_text()
     assert all(EQUATIONS[task].title in html.unescape(page) for task in VIEWS)
@@ -103,7 +103,7 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_number
     """Interrupted in training; the model's metrics are equal to the last digit (the FNOs' budgets are in seconds)."""
     command = [sys.executable, "-m", "ups", "run", "quickstart", *SMALLER]
     process = start(command, tmp_path)
-    events = tmp_path / "runs" / "quickstart" / "events.jsonl"
+    events = tmp_path / "runs" / "quickstart" / "stages" / "operator" / "events.jsonl"
     deadline = time.monotonic() + 120
     while not (events.exists() and b'"step"' in events.read_bytes()):
         assert time.monotonic() < deadline and process.poll() is None
@@ -125,7 +125,7 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_ends_with_the_same_number
 def test_an_unfinished_training_is_not_evaluated_as_if_it_were_finished(tmp_path: Path, finished_run: Path) -> None:
     folder = tmp_path / "runs" / "quickstart"
     shutil.copytree(finished_run, folder)
-    shutil.rmtree(folder / "checkpoints" / "step_00000040")
+    shutil.rmtree(folder / "stages" / "operator" / "checkpoints" / "step_00000040")
     with pytest.raises(UserError, match="trained to step 20 of 40"):
         pipeline.evaluate(folder)
 
@@ -133,7 +133,7 @@ def test_an_unfinished_training_is_not_evaluated_as_if_it_were_finished(tmp_path
 def test_without_its_fnos_a_run_is_evaluated_but_not_finished(tmp_path: Path, finished_run: Path) -> None:
     folder = tmp_path / "runs" / "quickstart"
     shutil.copytree(finished_run, folder)
-    shutil.rmtree(folder / "baselines")
+    shutil.rmtree(folder / "compare")
     metrics = pipeline.evaluate(folder)
     assert metrics["state"] == "evaluated"
     assert "fno" not in metrics["tasks"]["darcy"]["one_step"]["nrmse"]

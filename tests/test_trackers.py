@@ -12,8 +12,8 @@ import torch
 
 from ups.config.load import load_config
 from ups.distributed.runtime.settings import RuntimeConfig
-from ups.pipeline.config import RunConfig
 from ups.errors import UserError
+from ups.pipeline.config import RunConfig
 from ups.track import background
 from ups.track.background import Background
 from ups.track.jsonl import Events, read_events

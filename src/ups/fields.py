@@ -171,13 +171,10 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Windows of several trajectories of one task on one grid. A forcing has a time axis where it depends on time.
-
-    One frame with several times is a start, and the times at which what follows is wanted.
-    """
+    """Windows of several trajectories of one task on one grid. A forcing has a time axis where it depends on time."""
 
     task: str
-    values: Float[Tensor, "B #T *space C"]
+    values: Float[Tensor, "B T *space C"]
     times: Float[Tensor, "B T"]
     grid: Grid
     boundary: Boundary

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ups.data.settings import DataConfig, MakeConfig, TaskConfig
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.data.formats.pdebench.tensor import TensorFile
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
 from ups.data.prepare.cached import cached
+from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.sources import open_source
 from ups.data.views import View
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection
 from ups.fields import Dataset

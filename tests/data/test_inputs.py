@@ -10,10 +10,10 @@ import pytest
 import torch
 from layout_cases import header_of
 
-from ups.data.settings import DataConfig, TaskConfig
 from ups.data.formats.layouts import named_layout
 from ups.data.generate.make import generate
 from ups.data.inputs import check_inputs
+from ups.data.settings import DataConfig, TaskConfig
 from ups.equations import Advection
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Header, Side

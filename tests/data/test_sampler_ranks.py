@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ups.data.settings import SamplingConfig
-from ups.training.settings import TrainingConfig
 from ups.data.draws import Draws
 from ups.data.sampler import Sampler, check_ranks, sampling_shares
+from ups.data.settings import SamplingConfig
 from ups.errors import UserError
+from ups.training.settings import TrainingConfig
 
 tasks = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9), st.floats(0.01, 100)), min_size=1, max_size=4)
 ranks = st.integers(1, 12)

@@ -11,15 +11,15 @@ import torch
 from layout_cases import header_of
 
 from ups import pipeline
-from ups.data.settings import DataConfig, MakeConfig, TaskConfig
-from ups.pipeline.config import RunConfig
 from ups.data.formats.header import Described
 from ups.data.generate.make import generate
 from ups.data.prepare import row_ranges
+from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.sources import _check_conditions, _read_through, family_seed, open_source
 from ups.equations import Advection, Burgers, KuramotoSivashinsky
 from ups.errors import UserError
 from ups.fields import Batch
+from ups.pipeline.config import RunConfig
 
 
 class Counted(Described):

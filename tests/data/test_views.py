@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ups.data.settings import DataConfig, FilesConfig, TaskConfig
 from ups.data.formats.layouts import named_layout
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
 from ups.data.prepare.cached import cached
 from ups.data.prepare.splits import check_disjoint, content_hashes, split
+from ups.data.settings import DataConfig, FilesConfig, TaskConfig
 from ups.data.sources import open_source
 from ups.data.views import PDEBENCH, View, pdebench_view
 from ups.equations import Advection, Darcy

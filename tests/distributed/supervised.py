@@ -119,8 +119,8 @@ def _drive(
     output: Path,
 ) -> None:
     """What a command does around `supervise`."""
-    from ups.distributed.runtime.settings import RuntimeConfig
     from ups.distributed.launch.supervisor import supervise
+    from ups.distributed.runtime.settings import RuntimeConfig
     from ups.errors import UserError
 
     file = os.open(output, os.O_WRONLY | os.O_APPEND)
@@ -130,7 +130,7 @@ def _drive(
     command = [sys.executable, str(TOY), *arguments]
     config = RuntimeConfig(**settings)
     try:
-        outcome = supervise(command, run, ranks, config=config, nodes=nodes, rendezvous=rendezvous)
+        outcome = supervise(command, run, ranks, config=config, nodes=nodes, address=rendezvous)
     except UserError as error:
         print(f"error: {error}", flush=True)
         sys.exit(2)

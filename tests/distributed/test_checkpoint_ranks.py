@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor
 from ups import checkpoint
 from ups.checkpoint.optimiser_state import optimiser_tensors, refuse_gradients
 from ups.checkpoint.saver import Checkpoints, NotSaved
-from ups.distributed.faults.injection import Fault, injection
+from ups.distributed.faults import injection
+from ups.distributed.faults.injection import Fault
 from ups.errors import UserError
 
 ADAMW, SGD = "adamw", "sgd"

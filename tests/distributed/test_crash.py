@@ -67,7 +67,7 @@ def test_an_exception_is_blamed_and_not_its_survivors(tmp_path):
     assert job.wait(60) == 0
     (report,) = job.reports()
     assert (report["rank"], report["kind"], report["phase"], report["step"]) == (1, "exception", "update", 5)
-    assert "RuntimeError" in report["what"] and "faults.py" in report["cause"]
+    assert "RuntimeError" in report["what"] and "injection.py" in report["cause"]
     assert (report["task"], report["shapes"]) == ("burgers", [[8, 128]])
     survivors = [entry["exception"] for entry in report["ranks"] if entry["rank"] != 1 and entry["exception"]]
     print([survivor["message"] for survivor in survivors])

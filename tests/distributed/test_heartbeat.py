@@ -1,4 +1,4 @@
-"""Crumbs survive the rank, cost next to nothing, and name the rank that keeps the others waiting."""
+"""Heartbeats survive the rank, cost next to nothing, and name the rank that keeps the others waiting."""
 
 from __future__ import annotations
 

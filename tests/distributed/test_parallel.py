@@ -9,9 +9,9 @@ import torch
 from shapes import unchecked
 from small import prepared, small_trainer, train_small
 
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed import parallel
 from ups.distributed.parallel import _placement, blocks, enough_memory, parallelise
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, Invariant, TaskSpec

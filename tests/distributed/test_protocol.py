@@ -16,11 +16,11 @@ import torch
 from ranks import free_port, run_ranks
 from small import prepared, small_trainer, whole
 
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.faults import injection
 from ups.distributed.faults.crash import PeerFailed
 from ups.distributed.launch import backoff
 from ups.distributed.parallel import Reduction
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.distributed.vote import Ballot, Voting, vote
 from ups.errors import GaveUp, Stopped

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from ups.distributed.launch.rendezvous import _LAST_CALL, _connect
+from ups.distributed.launch.rendezvous import _LAST_CALL, _connect, join
 
 
 def free_port() -> int:

@@ -11,9 +11,9 @@ import time
 import pytest
 from supervised import alive, start
 
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.faults.crash_report import latest_report
 from ups.distributed.launch.supervisor import rank_variables, supervise
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.track.jsonl import read_events
 
@@ -73,7 +73,7 @@ def test_a_sleeping_rank_is_found_at_its_deadline_with_its_own_stack(tmp_path):
     (report,) = job.reports()
     assert (report["rank"], report["kind"], report["phase"], report["step"]) == (1, "hang", "gradients", 7)
     assert report["seconds_to_detect"] < 1.0 + 2
-    assert "faults.py" in report["ranks"][1]["stacks"] and "_happen" in report["cause"]
+    assert "injection.py" in report["ranks"][1]["stacks"] and "_happen" in report["cause"]
     assert "wait_for_peers" in report["ranks"][0]["stacks"]
 
 
@@ -138,11 +138,11 @@ def test_a_crash_in_every_attempt_gives_up_and_names_the_cause(tmp_path):
 def test_crashes_with_progress_between_them_are_not_a_loop(tmp_path):
     from ups.distributed.launch import backoff
 
-    (tmp_path / "checkpoints" / "step_00000010").mkdir(parents=True)
+    (tmp_path / "stages" / "operator" / "checkpoints" / "step_00000010").mkdir(parents=True)
     (tmp_path / "backoff.json").write_text('{"micro_batch": {"burgers": 4}}')
     assert [backoff.count_crash(tmp_path, attempt) for attempt in (0, 1, 1)] == [1, 2, 2]
-    (tmp_path / "checkpoints" / "step_00000020").mkdir()
-    (tmp_path / "checkpoints" / "step_00000030.tmp").mkdir()
+    (tmp_path / "stages" / "operator" / "checkpoints" / "step_00000020").mkdir()
+    (tmp_path / "stages" / "operator" / "checkpoints" / "step_00000030.tmp").mkdir()
     assert backoff.count_crash(tmp_path, 2) == 1
     assert backoff.count_crash(tmp_path, 3) == 2
     backoff.clear(tmp_path)
@@ -205,7 +205,7 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path):
 )
 def test_a_wrong_rendezvous_is_one_sentence(tmp_path, nodes, place, says):
     with pytest.raises(UserError, match=says):
-        supervise(["true"], tmp_path, 1, config=RuntimeConfig(), nodes=nodes, rendezvous=place)
+        supervise(["true"], tmp_path, 1, config=RuntimeConfig(), nodes=nodes, address=place)
 
 
 def test_the_users_own_variables_win_save_the_one_that_makes_numbers_wrong(tmp_path):

@@ -66,7 +66,7 @@ def half_way(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> tuple
     job.reach(12)
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 75, job.said()
-    return place, checkpoint.steps(job.run / "checkpoints")
+    return place, checkpoint.steps(job.stage / "checkpoints")
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from ups import checkpoint
 from ups.distributed.faults.heartbeat import Beat, heartbeat_path, read_heartbeat
 from ups.track.jsonl import read_events
 
+STAGE = Path("stages") / "operator"
 STEPS, EVERY = 30, 5
 """Steps of a training, and between two of its checkpoints."""
 LONGEST = 100.0
@@ -135,7 +136,14 @@ class Job:
         return json.loads((self.run / name).read_text())
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in read_events(self.run / "events.jsonl") if event["kind"] == kind]
+        files = (self.run / "events.jsonl", self.stage / "events.jsonl")
+        events = [event for path in files if path.exists() for event in read_events(path)]
+        return sorted((event for event in events if event["kind"] == kind), key=lambda event: event["time"])
+
+    @property
+    def stage(self) -> Path:
+        """Where its only stage is kept."""
+        return self.run / STAGE
 
     def crash(self) -> dict[str, Any]:
         """The cells of the first restart: `detect` as the supervisor says, from the culprit's last beat if it hung;
@@ -194,7 +202,7 @@ def difference(run: Path, other: Path, step: int = STEPS) -> float:
     Weights, averages, moments, and what was chosen on validation.
     """
     (ours, manifest), (theirs, their_manifest) = (
-        checkpoint.load(folder / "checkpoints" / checkpoint.name_of(step)) for folder in (run, other)
+        checkpoint.load(folder / STAGE / "checkpoints" / checkpoint.name_of(step)) for folder in (run, other)
     )
     assert ours.keys() == theirs.keys() and len(ours) > 50
     progress, expected = (m.content["progress"] for m in (manifest, their_manifest))

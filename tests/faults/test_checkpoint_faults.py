@@ -6,7 +6,7 @@ import re
 import shutil
 
 import pytest
-from job import EVERY, difference, start
+from job import EVERY, STAGE, difference, start
 
 from ups import checkpoint
 
@@ -21,7 +21,7 @@ def test_fault_12_sigkill_while_a_checkpoint_is_written_leaves_the_one_before(pl
     assert [event["step"] for event in job.events("resumed")] == [2 * EVERY]
     (report,) = job.reports()
     assert report["rank"] == rank and "SIGKILL" in report["what"]
-    assert list((job.run / "checkpoints").glob("*.tmp")) == []
+    assert list((job.stage / "checkpoints").glob("*.tmp")) == []
     assert difference(job.run, reference) == 0
     matrix.row(
         12,
@@ -36,7 +36,7 @@ def test_fault_12_sigkill_while_a_checkpoint_is_written_leaves_the_one_before(pl
 def test_fault_13_a_damaged_checkpoint_is_set_aside_and_the_older_one_used(place, half_way, reference, matrix, damage):
     stopped, (*_, older, newest) = half_way
     shutil.copytree(stopped.runs, place.runs)
-    folder = place.runs / "half" / "checkpoints" / checkpoint.name_of(newest)
+    folder = place.runs / "half" / STAGE / "checkpoints" / checkpoint.name_of(newest)
     file = folder / "manifest.json" if "manifest" in damage else sorted(folder.glob("*.safetensors"))[1]
     content = bytearray(file.read_bytes())
     if damage == "one flipped byte":

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from job import difference, start
+from job import STAGE, difference, start
 from machines import LONG, LONG_STEPS, Namespace, start_inside
 
 from ups import checkpoint
@@ -44,20 +44,20 @@ def test_fault_17_checkpoints_and_events_that_a_full_disk_refuses_are_written_wh
         run = disk.path(place.runs / "full")
         run.mkdir()
         page = json.dumps({"kind": "padding"}).ljust(4095) + "\n"  # a last page with room in it would take events
-        (run / "events.jsonl").write_text(page)
+        (run / STAGE / "events.jsonl").write_text(page)
         long = (f"training.steps={LONG_STEPS}", "training.validate_every=100", "training.checkpoint_every=80")
         job = start_inside(disk, place, "full", *long)
         job.reach(10)
         fill(disk.path(place.runs / "ballast"))
         job.reach(90)
-        assert checkpoint.steps(run / "checkpoints") == []
-        waiting = len(read_events(run / "events.jsonl"))
+        assert checkpoint.steps(run / STAGE / "checkpoints") == []
+        waiting = len(read_events(run / STAGE / "events.jsonl"))
         assert waiting == 1
         at = min(heartbeat.step for (attempt, _), heartbeat in job.last.items() if attempt == 0)
         disk.path(place.runs / "ballast").unlink()
         room = time.monotonic()
-        job.until(lambda: bool(checkpoint.steps(run / "checkpoints")), "no checkpoint was written")
-        recovered, step = time.monotonic() - room, checkpoint.steps(run / "checkpoints")[0]
+        job.until(lambda: bool(checkpoint.steps(run / STAGE / "checkpoints")), "no checkpoint was written")
+        recovered, step = time.monotonic() - room, checkpoint.steps(run / STAGE / "checkpoints")[0]
         assert job.wait() == 0, job.said()
         assert job.reports() == [] and job.events("resumed") == []
         assert difference(run, long_reference, LONG_STEPS) == 0
@@ -65,7 +65,7 @@ def test_fault_17_checkpoints_and_events_that_a_full_disk_refuses_are_written_wh
         assert refused and "No space left" in refused[0]["reason"] and "make room" in refused[0]["reason"]
         steps = [event["step"] for event in job.events("step")]
         assert steps == list(range(20, LONG_STEPS + 1, 20))
-        times = [event["time"] for event in read_events(run / "events.jsonl")[1:]]
+        times = [event["time"] for event in read_events(run / STAGE / "events.jsonl")[1:]]
         assert times == sorted(times)
         log = (run / "logs" / "rank0.log").read_text()
         assert log.count("cannot write events") == 1

@@ -15,7 +15,7 @@ from machines import LONG, LONG_STEPS, Namespace, start_inside
 pytestmark = [pytest.mark.faults, pytest.mark.limit(200)]
 
 HOST, OTHER = "10.83.0.1", "10.83.0.2"
-MEETING = f"{HOST}:29555"
+RENDEZVOUS = f"{HOST}:29555"
 CUT_AT = 50
 ROUNDING = 1e-10  # in float64, where another number of ranks adds in another order
 
@@ -41,7 +41,7 @@ def start_both(nodes: tuple[Namespace, Namespace], place: Place) -> Callable[[],
     """Starts one training, of one rank a node."""
 
     def start() -> tuple[Job, Job]:
-        arguments = (*LONG, "--nodes", "1:2", "--rendezvous", MEETING)
+        arguments = (*LONG, "--nodes", "1:2", "--rendezvous", RENDEZVOUS)
         other = start_inside(nodes[1], place, "nodes", *arguments, ranks=1, who="-other")
         time.sleep(1)  # the host comes last: once it is there, it waits only a few seconds for more than the least
         return start_inside(nodes[0], place, "nodes", *arguments, ranks=1, who="-host"), other
@@ -155,9 +155,9 @@ def test_fault_23_the_other_node_stops_when_the_host_is_lost_and_both_resume(sta
     stopped = time.monotonic() - lost
     assert left_behind(host.run) == []
     noticed, end = filter(None, other.said().splitlines())  # a sentence each, and nothing of torch's
-    assert noticed.startswith(f"the rendezvous at {MEETING} is lost: ")
+    assert noticed.startswith(f"the rendezvous at {RENDEZVOUS} is lost: ")
     assert end.startswith(
-        f"stopped: the node that hosts {MEETING} is lost or cannot be reached; start all again to resume"
+        f"stopped: the node that hosts {RENDEZVOUS} is lost or cannot be reached; start all again to resume"
     )
     at = max(heartbeat.step for heartbeat in host.last.values())
     resumed = start_both()

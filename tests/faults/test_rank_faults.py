@@ -99,7 +99,7 @@ def test_fault_06_an_exception_in_mid_step_restarts(place, reference, matrix):
     assert job.wait() == 0, job.said()
     report = report_of(job)
     assert (report["rank"], report["kind"], report["phase"], report["step"]) == (0, "exception", "gradients", 13)
-    assert "a failure on purpose at forward" in report["cause"] and "faults.py:" in report["cause"]
+    assert "a failure on purpose at forward" in report["cause"] and "injection.py:" in report["cause"]
     assert report["task"] == "advection" and report["shapes"] == [2, 2, 32, 1]
     assert difference(job.run, reference) == 0
     matrix.row(

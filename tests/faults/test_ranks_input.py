@@ -140,7 +140,7 @@ def test_a_hang_under_torchrun_ends_with_the_stacks_of_the_rank_that_hangs(place
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LONGEST, check=False)
     assert done.returncode == 1
     assert "rank 1 has not moved for too long in gradients, step 12; rank 1 leaves" in done.stderr
-    assert "faults.py" in done.stderr and left_behind(place.runs / "hang") == []
+    assert "injection.py" in done.stderr and left_behind(place.runs / "hang") == []
 
 
 @pytest.mark.faults

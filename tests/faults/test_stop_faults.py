@@ -23,7 +23,7 @@ def stopped_at(job) -> int:
     assert job.wait() == 75, job.said()
     assert "start the same command again to go on" in job.said()
     assert job.json("outcome.json")["state"] == "stopped" and job.reports() == []
-    step = checkpoint.steps(job.run / "checkpoints")[-1]
+    step = checkpoint.steps(job.stage / "checkpoints")[-1]
     assert f"step {step} of {STEPS} is saved" in job.said()
     return step
 

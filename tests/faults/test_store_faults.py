@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from job import STAGE
 
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import statistics
@@ -159,7 +160,7 @@ def test_fault_14_a_run_that_meets_a_flipped_byte_trains_as_if_there_were_none(t
     run = train("bad")
     assert bad.name in run.stderr and "written again from the data" in run.stderr
     assert verify(runs / "bad" / "store" / "burgers") == []
-    events = [read_events(runs / name / "events.jsonl") for name in ("good", "bad")]
+    events = [read_events(runs / name / STAGE / "events.jsonl") for name in ("good", "bad")]
     losses, scores = ([[e[key] for e in run if key in e] for run in events] for key in ("loss", "score"))
     assert losses[0] == losses[1] and scores[0] == scores[1] and losses[0] and scores[0]
     matrix.row(

@@ -107,7 +107,7 @@ def test_fault_20_a_job_whose_tracker_raises_or_hangs_ends_like_one_without(
     assert difference(job.run, reference) == 0
     assert job.reports() == [] and job.events("resumed") == []
     log = (job.run / "logs" / "rank0.log").read_text()
-    kept = [event for event in read_events(job.run / "events.jsonl") if event["kind"] != "crash"]
+    kept = [event for event in read_events(job.stage / "events.jsonl") if event["kind"] != "crash"]
     assert f"{len(kept)} events were not delivered to tensorboard; events.jsonl has them all" in log
     assert log.count("tensorboard fails (no route to the tracker)") == (1 if fault == "raises" else 0)
     closing = (ended - datetime.fromisoformat(kept[-1]["time"])).total_seconds()

@@ -9,9 +9,9 @@ import small
 import torch
 from shapes import unchecked
 from torch import Tensor
+from ups.config.schema import OperatorConfig
 
 import ups
-from ups.config.schema import OperatorConfig
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError

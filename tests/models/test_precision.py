@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.parallel import blocks
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.models.saved import ModelSpec
 from ups.training.trainer import Trainer

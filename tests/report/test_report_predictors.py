@@ -133,11 +133,12 @@ def test_a_training_of_something_that_predicts_nothing_is_drawn_too():
 @pytest.fixture
 def run(finished_run, tmp_path):
     folder = tmp_path / "run"
-    for part in ("metrics.json", "config.yaml", "env.json", "events.jsonl"):
+    for part in ("metrics.json", "config.yaml", "env.json"):
         folder.mkdir(exist_ok=True)
         shutil.copy(finished_run / part, folder / part)
     shutil.copytree(finished_run / "evaluation", folder / "evaluation")
-    shutil.copytree(finished_run / "baselines", folder / "baselines")
+    for part in ("stages", "compare"):
+        shutil.copytree(finished_run / part, folder / part)
     return folder
 
 
@@ -168,7 +169,7 @@ def test_the_report_follows_the_runs_own_list_and_not_literal_names(run):
     shown = [PredictorLabel("operator", "Ours", "stage"), PredictorLabel("mine", "Theirs", "compared")]
     shown.append(PredictorLabel("persistence", "persistence", "baseline"))
     (run / "deep").mkdir()
-    shutil.move(run / "events.jsonl", run / "deep" / "diary.jsonl")
+    shutil.move(run / "stages" / "operator" / "events.jsonl", run / "deep" / "diary.jsonl")
     changed_details(
         run,
         predictors=[vars(label) for label in shown],

@@ -12,8 +12,8 @@ import pytest
 import small
 import torch
 
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.parallel import blocks
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch
 from ups.models.propagator import Propagator

@@ -15,8 +15,8 @@ import pytest
 import torch
 from ranks import run_ranks
 
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.faults.crash import PeerFailed
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped, UserError
 from ups.store import layout

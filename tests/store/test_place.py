@@ -8,8 +8,8 @@ import pytest
 import small
 import torch
 
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.data.sampler import Sampler, TaskShare
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.store.place import DeviceStore, place

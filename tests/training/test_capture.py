@@ -13,8 +13,8 @@ import small
 import torch
 from torch import Tensor
 
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.faults import injection
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import GaveUp, UserError
 from ups.models.saved import ModelSpec
@@ -188,8 +188,8 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why(data: Path, tm
 def test_a_fault_within_a_pass_turns_capture_off_and_one_between_passes_does_not(
     data: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    for place, expected in (("loss", ["a fault is to inject_fault"]), ("update", [])):
-        monkeypatch.setattr(faults, "_FAULTS", injection.parse(f"term at {place} rank 0 step 10000"))
+    for place, expected in (("loss", ["a fault is to be injected"]), ("update", [])):
+        monkeypatch.setattr(injection, "_FAULTS", injection.parse(f"term at {place} rank 0 step 10000"))
         train(data, tmp_path / place, "auto", steps=2)
         reasons = [event["reason"] for event in kinds(tmp_path / place, "eager")]
         assert [reason[: len(start)] for reason, start in zip(reasons, expected, strict=True)] == expected

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from ups import checkpoint
-from ups.distributed.runtime.settings import RuntimeConfig
-from ups.training.settings import TrainingConfig
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import Scale, Statistics
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import GaveUp, Stopped, UserError
 from ups.fields import Batch, Channel
@@ -27,6 +26,7 @@ from ups.training.data import TaskData
 from ups.training.ema import EMA
 from ups.training.losses import LossParts, relative_error
 from ups.training.optimisers import learning_rate
+from ups.training.settings import TrainingConfig
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 

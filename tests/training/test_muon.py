@@ -16,7 +16,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ups import checkpoint
 from ups.distributed.runtime.settings import RuntimeConfig
-from ups.training.settings import TrainingConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped, UserError
 from ups.fields import Boundary, Channel, TaskSpec
@@ -27,6 +26,7 @@ from ups.training import muon
 from ups.training.muon import Muon
 from ups.training.optimisers import build_optimiser
 from ups.training.orthogonalise import orthogonalise
+from ups.training.settings import TrainingConfig
 
 SHAPES = [(5, 12), (12, 5), (9, 9), (3, 8, 16), (2, 3, 10, 4)]
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
 from ups.checkpoint.shards import whole_tensors
@@ -113,7 +114,7 @@ def peek(directory: Path) -> Manifest | None:
     return None
 
 
-def fill(manifest: Manifest, into: Mapping[str, Tensor]) -> None:
+def fill(manifest: Manifest, into: Mapping[str, Shaped[Tensor, "..."]]) -> None:
     """Copy a verified checkpoint into tensors in place; of a DTensor only this rank's part is read.
 
     Names, shapes and dtypes must be the checkpoint's own.

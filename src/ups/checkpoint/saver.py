@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
@@ -66,7 +67,9 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
-    def save(self, step: int, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any], *, best: bool) -> None:
+    def save(
+        self, step: int, tensors: Mapping[str, Shaped[Tensor, "..."]], manifest: Mapping[str, Any], *, best: bool
+    ) -> None:
         """Copy the state as it is now and start to write it; `manifest` is anything JSON can hold.
 
         Waits for the save before; whether that one failed is forgotten (see `failed`), unless a peer was lost.
@@ -98,7 +101,7 @@ class Checkpoints:
         if self._error is not None:
             raise self._error
 
-    def load(self, into: Mapping[str, Tensor]) -> Manifest | None:
+    def load(self, into: Mapping[str, Shaped[Tensor, "..."]]) -> Manifest | None:
         """Fill tensors in place from the newest good checkpoint; None, and nothing filled, where there is none at all.
 
         It may have been saved on another number of ranks, under another strategy. Damaged ones are set aside with a

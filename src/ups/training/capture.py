@@ -193,9 +193,7 @@ class CapturedStep:
 
     def _record(self, micros: Sequence[MicroBatch], tasks: int, runtime: Runtime) -> RecordedStep | None:
         """Both functions as graphs for steps of this shape; None where they cannot be captured."""
-        runtime.heartbeat.mark(
-            "first step"
-        )  # its deadline: like the first of all, it is much slower than those to come
+        runtime.heartbeat.mark("first step")  # its deadline: like the first of all, it is much slower than later ones
         inputs = StepInputs(micros)
         inputs.fill(micros)
         outside = torch.cuda.current_stream()

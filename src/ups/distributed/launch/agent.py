@@ -42,7 +42,7 @@ from ups.distributed.runtime.settings import RuntimeConfig
 from ups.track.jsonl import Events
 
 INTERVAL = 0.1  # seconds between two looks at the processes
-CRUMB_INTERVAL = 0.5  # seconds between two looks at the heartbeats
+HEARTBEAT_INTERVAL = 0.5  # seconds between two looks at the heartbeats
 STACK_SECONDS = 1.0  # for the ranks to write their stacks
 LEAVING = {"finished": 30.0, "mistake": 2.0, "gave_up": 2.0}  # seconds for the rest to leave after a decided end
 _MANY = 1_000_000  # restarts as far as torch is concerned; ours are counted in `backoff`
@@ -219,7 +219,7 @@ class Agent(LocalElasticAgent):
         One that is stopped does no work that could take long: it has a step's deadline from when it was seen so.
         """
         now = time.monotonic()
-        if now - self._read < CRUMB_INTERVAL or self._neighbours is None:
+        if now - self._read < HEARTBEAT_INTERVAL or self._neighbours is None:
             return None
         self._read = now
         lowest = culprit(self._heartbeat(rank, process) for rank, process in self._living().items())

@@ -152,7 +152,7 @@ def _nodes(nodes: str, rendezvous: str | None) -> tuple[int, int]:
 
 
 def _forget_last_job(directory: Path) -> None:
-    """Crumbs, failures and the outcome of an earlier job would be taken for this one's; its reports stay."""
+    """Heartbeats, failures and the outcome of an earlier job would be taken for this one's; its reports stay."""
     forget(directory)
     backoff.new_job(directory)
     shutil.rmtree(directory / "heartbeats", ignore_errors=True)

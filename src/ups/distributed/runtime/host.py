@@ -51,7 +51,7 @@ def oom_kills(before: HostState, after: HostState) -> int | None:
 
 
 def process_use(pid: int) -> tuple[int | None, int | None]:
-    """DeviceStore bytes and open descriptors of a living process."""
+    """Resident bytes and open descriptors of a living process."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize(), len(os.listdir(f"/proc/{pid}/fd"))

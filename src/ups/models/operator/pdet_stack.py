@@ -99,8 +99,8 @@ def frequencies(length: float, points: int, periodic: bool, count: int) -> Float
     if periodic:
         order = torch.arange(len(multiples))
         multiples = ((multiples.round() - order).cummax(0).values + order).clamp(max=max(1, points // 2))
-    complex_as_real = slowest * multiples
-    return torch.cat([complex_as_real.new_zeros(1), complex_as_real]) if count > 1 else complex_as_real
+    turning = slowest * multiples
+    return torch.cat([turning.new_zeros(1), turning]) if count > 1 else turning
 
 
 class PdetBlock(nn.Module):

@@ -17,7 +17,7 @@ from ups.fields import Batch, Header
 
 
 class GymWriter(HDF5Writer):
-    """Writes the family of files that such data are published in; see `pdegym.py` for which that is.
+    """Writes the family of files that such data are published in; see `reader.py` for which that is.
 
     Every axis is a dimension that netCDF4 knows by name: member, time, channel, x, y; time, x and y have their
     values. Helmholtz's file has a group a sample instead, as published.
