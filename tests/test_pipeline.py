@@ -221,7 +221,8 @@ def test_data_made_for_one_run_serve_another_with_fewer_tasks(finished_run: Path
 def files_config(folder: Path, train: str) -> Path:
     path = folder / "mine.yaml"
     path.write_text(
-        f"name: mine\ntasks: {{burgers: {{files: {{train: [{train}]}}}}}}\nstages: {{operator: {{width: 8, depth: 1, modes: 4}}}}\n"
+        f"name: mine\ntasks: {{burgers: {{files: {{train: [{train}]}}}}}}\n"
+        "stages: {operator: {width: 8, depth: 1, modes: 4}}\n"
         "training: {steps: 4, batch_size: 4, validate_every: 4, checkpoint_every: 4}\nruntime: {threads: 1}\n"
         f"data: {{root: {folder}}}\nevaluation: {{resamples: 100}}\n"
     )
