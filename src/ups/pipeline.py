@@ -36,7 +36,7 @@ from ups.errors import GaveUp, Stopped, UserError
 from ups.evaluation.evaluate import Evaluation
 from ups.evaluation.evaluate import evaluate as judge
 from ups.evaluation.labels import labels
-from ups.models.propagator import Propagator
+from ups.models.predictor import PerTask, Predictor
 from ups.models.saved import ModelSpec
 from ups.simulator import load
 from ups.track.environment import environment
@@ -244,20 +244,20 @@ def _evaluate(
 ) -> dict[str, Any]:
     """Every view of every task, then `metrics.json` in one act."""
     began = time.monotonic()
-    simulator = load(directory, runtime.device)
+    opened = partial(load, device=runtime.device, capture=runtime.config.capture != "off")
+    simulator = opened(directory)
     if missing := [name for name in sources if name not in simulator.tasks]:
         raise UserError(f"the checkpoint in {directory} is of another model: not trained on {', '.join(missing)}")
     budgets = {name: directory / "baselines" / f"fno_{name}" for name in config.fno}
     done = {n: p for n, p in budgets.items() if _training_ended(p)}
-    fnos: dict[str, Propagator] = {n: load(p, runtime.device).model for n, p in done.items()}
+    fnos: dict[str, Predictor] = {n: opened(p).predictor for n, p in done.items()}
     trained = {"operator": _training(directory)} | {f"fno_{n}": _training(budgets[n]) for n in fnos}
     views = [(name, view) for name, source in sources.items() for view in source.tests]
     found: dict[str, Evaluation] = {}
     with Progress("evaluating", total=len(views), unit="test sets") as progress:
         for number, (name, view) in enumerate(views):
-            fno = {"fno": fnos[name]} if name in fnos else {}
             found[view] = judge(
-                {"operator": simulator.model} | fno,
+                {"operator": simulator.predictor} | ({"fno": PerTask(fnos)} if fnos else {}),
                 "operator",
                 simulator.tasks[name],
                 sources[name],
@@ -266,7 +266,6 @@ def _evaluate(
                 resamples=config.evaluation.resamples,
                 pictures=config.evaluation.pictures,
                 training_seconds=trained["operator"]["seconds"],
-                capture=runtime.config.capture != "off",
             )
             progress.update(number + 1, view)
             runtime.check_stop("training is finished and saved; evaluation starts again")

@@ -1,15 +1,19 @@
-"""What a checkpoint says of its model, enough to build it anew: architecture, sizes, tasks, grids, statistics."""
+"""What a checkpoint says of its model, enough to build it anew: architecture, sizes, tasks, grids, statistics; and
+the model, built and loaded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups import checkpoint
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import Statistics
 from ups.data.tasks import task_from_mapping
@@ -25,13 +29,16 @@ from ups.models.propagator import Propagator
 
 @dataclass(frozen=True, eq=False)
 class TrainedTask:
-    """One task as the model met it in training: its grid, its scales, and the ranges it has seen."""
+    """One task as the model met it in training: its grid, its scales, the ranges it has seen, and the number of first
+    frames that validation gave it to start from.
+    """
 
     spec: TaskSpec
     grid: Grid
     statistics: Statistics
     ranges: Mapping[str, tuple[float, float]]
     leads: tuple[float, ...]
+    given: int = 1
 
     @property
     def normaliser(self) -> Normaliser:
@@ -66,6 +73,7 @@ class TrainedTask:
             "statistics": self.statistics.to_dict(),
             "ranges": dict(self.ranges),
             "leads": list(self.leads),
+            "given": self.given,
         }
 
     @classmethod
@@ -78,6 +86,7 @@ class TrainedTask:
             statistics=Statistics.from_dict(data["statistics"]),
             ranges={name: (float(a), float(b)) for name, (a, b) in data["ranges"].items()},
             leads=tuple(float(v) for v in data["leads"]),
+            given=data.get("given", 1),
         )
 
 
@@ -124,3 +133,25 @@ class ModelSpec:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ModelSpec:
         return cls(data["architecture"], data["settings"], tuple(TrainedTask.from_dict(t) for t in data["tasks"]))
+
+
+def load_model(run: str | Path, device: str | torch.device = "cpu") -> tuple[Propagator, ModelSpec]:
+    """The model of a run directory (its best checkpoint by validation error, averaged weights) or of an export."""
+    directory = Path(run) / "checkpoints"
+    best = Path(run) if checkpoint.is_one(Path(run)) else checkpoint.find(directory, "best")
+    if best is None and not checkpoint.steps(directory):
+        raise UserError(f"{run} holds no trained model (no checkpoint in {directory}); train it with `ups run`")
+    tensors, manifest = checkpoint.load(best or directory, ("model.", "ema."))
+    spec = ModelSpec.from_dict(manifest.content["model"])
+    model = spec.build()
+    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
+    if {weights[name].dtype for name, _ in model.named_parameters() if name in weights} == {torch.float64}:
+        model.double()  # as it was trained
+    own = {name: (tuple(t.shape), t.dtype) for name, t in model.state_dict().items()}
+    if own != {name: (tuple(t.shape), t.dtype) for name, t in weights.items()}:
+        raise UserError(
+            f"the checkpoint {manifest.path} does not fit the model it describes; use the version it was made with"
+        )
+    model.load_state_dict(weights)
+    return model.to(device).eval().requires_grad_(False), spec

@@ -41,7 +41,7 @@ class Plan:
 
     def trainer(self, runtime: Runtime) -> Trainer:
         runtime.heartbeat.mark("model")
-        stage = OperatorStage(self.model.build(self.seed), self.training, runtime.config)
+        stage = OperatorStage(self.model.build(self.seed), self.training, runtime.config, self.model.tasks)
         description = {"model": self.model.to_dict(), "training": self.training.model_dump(mode="json")}
         events = open_tracker(self.directory, runtime.config.tracking, runtime.rank, runtime.ranks.attempt)
         return Trainer(runtime, stage, self.tasks, self.training, self.seed, self.directory, description, events)
