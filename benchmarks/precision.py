@@ -39,6 +39,7 @@ from ups.distributed.runtime.start import Runtime
 from ups.metrics import nrmse
 from ups.metrics.bootstrap import central, draws
 from ups.models.propagator import Propagator
+from ups.rollout.operator import OperatorPredictor
 from ups.rollout.predict import rollout
 
 
@@ -170,8 +171,7 @@ def make_exact(cut: ExitStack) -> None:
 
 
 def errors(model: Propagator, data: Data) -> Tensor:
-    with torch.no_grad():
-        prediction = rollout(model, data.learned, data.test)
+    prediction = rollout(OperatorPredictor(model, [data.learned]), data.learned.spec.name, data.test)
     return nrmse(prediction, data.test.values[:, 1:]).flatten(1).mean(1)
 
 

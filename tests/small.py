@@ -19,12 +19,11 @@ from ups.distributed.runtime.start import Runtime
 from ups.equations import Advection, Darcy, Equation
 from ups.fields import Batch, Header
 from ups.models.propagator import Propagator
-from ups.models.saved import ModelSpec, TrainedTask
+from ups.models.saved import ModelSpec, TrainedTask, description
 from ups.store.fields import FieldStore
 from ups.track.open import open_tracker
 from ups.training import trainer as training
 from ups.training.data import TaskData
-from ups.training.restore import description
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Scores
 from ups.training.stages.operator import OperatorStage

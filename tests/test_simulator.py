@@ -17,10 +17,12 @@ from ups.equations import Advection
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Conditions, Grid, TaskSpec, Trajectory
 from ups.models.saved import ModelSpec, TrainedTask
+from ups.rollout.operator import OperatorPredictor
 from ups.simulator import Simulator
 
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, parameters=("beta",), dt=0.1)
 FLOW = TaskSpec("flow", 2, (Channel("p"),), Boundary.all("value", 2), 1 / 4, static=("a",), steady=True)
+SETTINGS = {"width": 4, "depth": 1, "modes": 2, "head": 4, "conditions": 4}
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +45,12 @@ def small() -> Simulator:
             (),
         ),
     )
-    spec = ModelSpec("spectral", {"width": 4, "depth": 1, "modes": 2, "head": 4, "conditions": 4}, learned)
-    model = spec.build(0)
+    model = ModelSpec("spectral", SETTINGS, learned).build(0)
     torch.manual_seed(1)
     for parameter in model.parameters():
         if not parameter.detach().any():
             torch.nn.init.normal_(parameter, std=0.3)
-    return Simulator(model.requires_grad_(False), spec).to(torch.float64)
+    return Simulator(OperatorPredictor(model.requires_grad_(False), learned)).to(torch.float64)
 
 
 def test_a_rollout_is_differentiable_in_the_start_and_the_parameter(small: Simulator) -> None:
@@ -70,7 +71,9 @@ def test_a_steady_solve_is_differentiable_in_the_static_field(small: Simulator) 
 
 
 def test_a_rollout_in_inference_mode_leaves_a_simulator_that_can_be_differentiated(small: Simulator) -> None:
-    fresh = Simulator(small.spec.build(0).requires_grad_(False), small.spec).to(torch.float64)
+    tasks = tuple(small.tasks.values())
+    model = ModelSpec("spectral", SETTINGS, tasks).build(0).requires_grad_(False)
+    fresh = Simulator(OperatorPredictor(model, tasks)).to(torch.float64)
     with torch.inference_mode():
         fresh.rollout(torch.randn(8, 1, dtype=torch.float64), steps=1, conditions={"beta": 0.4})
     u0 = torch.randn(8, 1, dtype=torch.float64, requires_grad=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups import checkpoint
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.interpolation import axis_matrix
-from ups.models.propagator import Propagator
-from ups.models.saved import ModelSpec, TrainedTask
-from ups.rollout.captured import stepper
-from ups.rollout.unroll import start_history, unroll
+from ups.models.predictor import Predictor, State, Target
+from ups.models.saved import TrainedTask
+from ups.rollout.predict import advance
+from ups.training.restore import restored, stage_folder
 
 FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
@@ -41,45 +41,31 @@ MOST_STEPS = 10**7
 class Rollout:
     """Values in physical units at `times`, on the grid or at the points asked for; `warnings` say what not to trust."""
 
-    values: Float[Tensor, "... C"]  # (B, T, *points, C), or (T, *points, C) from a start without B
+    values: Float[Tensor, "... C"]  # (B, T, *points, C), or (T, *points, C) from a start without B; members before B
     times: Float[Tensor, " T"]
     channels: tuple[str, ...]
     task: str
     warnings: tuple[str, ...] = ()
 
 
-def load(run: str | Path, device: str | torch.device = "cpu") -> Simulator:
-    """The simulator of a run directory (its best checkpoint by validation error, averaged weights) or of an export."""
-    directory = Path(run) / "checkpoints"
-    best = Path(run) if checkpoint.is_one(Path(run)) else checkpoint.find(directory, "best")
-    if best is None and not checkpoint.steps(directory):
-        raise UserError(f"{run} holds no trained model (no checkpoint in {directory}); train it with `ups run`")
-    tensors, manifest = checkpoint.load(best or directory, ("model.", "ema."))
-    spec = ModelSpec.from_dict(manifest.content["model"])
-    model = spec.build()
-    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
-    if {weights[name].dtype for name, _ in model.named_parameters() if name in weights} == {torch.float64}:
-        model.double()  # as it was trained
-    own = {name: (tuple(t.shape), t.dtype) for name, t in model.state_dict().items()}
-    if own != {name: (tuple(t.shape), t.dtype) for name, t in weights.items()}:
-        raise UserError(
-            f"the checkpoint {manifest.path} does not fit the model it describes; use the version it was made with"
-        )
-    model.load_state_dict(weights)
-    return Simulator(model.to(device).eval().requires_grad_(False), spec)
+def load(run: str | Path, device: str | torch.device = "cpu", capture: bool = True) -> Simulator:
+    """The simulator of a run directory (its best checkpoint by validation error, averaged weights) or of an export.
+
+    On a GPU its steps are replayed as CUDA graphs, unless `capture` is false.
+    """
+    how = RuntimeConfig(capture="auto" if capture else "off")
+    return Simulator(restored(stage_folder(Path(run)), how).predictor().to(device))
 
 
 class Simulator:
-    """A trained model with its tasks, grids and units."""
+    """A predictor, asked in a user's words."""
 
-    def __init__(self, model: Propagator, spec: ModelSpec) -> None:
-        self.model, self.spec = model, spec
-        self.tasks: dict[str, TrainedTask] = {learned.spec.name: learned for learned in spec.tasks}
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor, self.tasks = predictor, predictor.tasks
 
     def to(self, where: torch.device | torch.dtype | str) -> Simulator:
         """Move to a device, or compute in another precision."""
-        self.model.to(where)
+        self.predictor.to(where)
         return self
 
     def rollout(
@@ -93,21 +79,25 @@ class Simulator:
         task: str | None = None,
         dt: float | None = None,
         grid: Grid | None = None,
+        members: int = 1,
+        seed: int = 0,
     ) -> Rollout:
         """Advance u0 by `steps` of `dt`, or to the given `times` after it.
 
-        - u0: (*space, C) or (B, *space, C), also without C when there is one channel; with history (B, H, *space, C).
-          A `Trajectory` is started from its first frame and brings its own grid and conditions. A steady task needs
-          none.
+        - u0: (*space, C) or (B, *space, C), also without C when there is one channel; (B, T, *space, C) are several
+          frames a step apart, of which the last is now. A `Trajectory` is started from its first frame and brings its
+          own grid and conditions. A steady task needs none.
         - conditions: the task's parameters (numbers, or one per sample) and static fields (on u0's grid), by name.
         - at: points (P, dim) inside the domain; without it, values come on u0's grid.
         - task: needed when the conditions do not tell it.
         - dt: the task's own step if not given. Times between steps are interpolated by a cubic through those around.
+        - members: of several, values have them as an axis in front of the batch's; `seed` says which ones. Those of a
+          model without chance are all the same.
         """
         given = _flat_conditions(u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions)
         if isinstance(u0, Trajectory):
             task = task or u0.task or None
-            if task in self.tasks:  # a trajectory also says what its task does not vary
+            if task is not None and task in self.tasks:  # a trajectory also says what its task does not vary
                 spec = self.tasks[task].spec
                 given = {name: v for name, v in given.items() if name in (*spec.parameters, *spec.static)}
             u0, grid = u0.values[0], grid or _grid_of(u0)
@@ -119,56 +109,55 @@ class Simulator:
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
         target = _query(at, grid) if at is not None else grid
-        static, parameters = self._conditions(learned, given, frames, grid)
+        if not isinstance(members, int) or members < 1:
+            raise UserError(f"members is {members!r}; give a whole number from 1 on")
+        of = self._conditions(learned, given, frames, grid)
         if learned.spec.steady:
             if steps is not None or times is not None:
                 raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
-            zero, static = learned.brought(torch.zeros_like(frames), static, grid)
-            state = stepper(self.model, name, zero, static, parameters, None, learned.grid)(zero)
-            state = learned.reader(target, state)(state)
-            values, when = learned.normaliser.physical(state)[:, None], torch.zeros(1, dtype=torch.float64)
+            state = self.predictor.start(name, frames, of, grid)
+            (solution,) = self._decoded(state, None, 1, target, members, seed)
+            values, when = solution[:, None], torch.zeros(1, dtype=torch.float64)
         else:
             dt, when = self._schedule(learned, steps, times, dt, notes)
-            values = self._advance(learned, frames, static, parameters, grid, target, dt, when)
+            state = self.predictor.start(name, frames, of, grid)
+            values = self._advance(state, dt, when, target, members, seed)
         finite = torch.isfinite(values.detach()).transpose(0, 1).flatten(1).all(1)
         if (broken := int((~finite).sum())) > 0:
             notes.append(f"{broken} of {len(when)} frames have NaN or infinite values; start nearer to trained data")
-        values = values if batched else values[0]
+        values = values.unflatten(0, (members, -1))
+        values = values if batched else values[:, 0]
+        values = values if members > 1 else values[0]
         return Rollout(values, when, learned.spec.channel_names, name, tuple(notes))
 
     def _advance(
-        self,
-        learned: TrainedTask,
-        frames: Float[Tensor, "B H *space C"],
-        static: Float[Tensor, "B *space S"],
-        parameters: Mapping[str, Tensor],
-        grid: Grid,
-        target: Grid | Tensor,
-        dt: float,
-        when: Float[Tensor, " T"],
+        self, state: State, dt: float, when: Float[Tensor, " T"], target: Target, members: int, seed: int
     ) -> Float[Tensor, "B T *points C"]:
-        """States at the steps around every wanted time, then a cubic in time, exact on the steps themselves.
-
-        The model steps on the grid it was trained on, the only one it is right on: a start on another one is brought
-        there, and every state is interpolated to the points asked for.
-        """
-        name, normaliser = learned.spec.name, learned.normaliser
-        frames = normaliser.normalise(frames)
-        start, read = learned.reader(target, frames, grid)(frames[:, -1]), learned.reader(target, frames)
-        frames, static = learned.brought(frames, static, grid)
+        """States at the steps around every wanted time, then a cubic in time, exact on the steps themselves."""
         on_steps = bool(((when / dt - (when / dt).round()).abs() < 1e-6).all())
         last = int(torch.ceil(when[-1] / dt - 1e-6)) + (0 if on_steps else 1)
-        history = start_history(frames, learned.spec.history)
-        lead = history.new_full((len(history),), dt)
-        shown = [normaliser.physical(start)]
-        for state in unroll(self.model, name, history, static, parameters, lead, learned.grid, last):
-            shown.append(normaliser.physical(read(state)))
-        stacked = torch.stack(shown, 1)
+        lead = state.history.new_full((len(state.history),), dt)
+        first = torch.cat([self.predictor.decode(state, target)] * members)
+        stacked = torch.stack([first, *self._decoded(state, lead, last, target, members, seed)], 1)
         if on_steps:
             return stacked[:, (when / dt).round().long()]
-        steps = torch.arange(len(shown), dtype=torch.float64) * dt
+        steps = torch.arange(last + 1, dtype=torch.float64) * dt
         matrix = axis_matrix(steps, (0.0, float(steps[-1])), False, when, 3).to(stacked)
         return torch.einsum("qt,bt...->bq...", matrix, stacked)
+
+    def _decoded(
+        self,
+        state: State,
+        lead: Float[Tensor, " B"] | None,
+        steps: int,
+        target: Target,
+        members: int,
+        seed: int,
+    ) -> Iterator[Float[Tensor, "B *points C"]]:
+        """The states that follow, all members in one batch."""
+        for after in advance(self.predictor, state, lead, steps, members if members > 1 else None, seed):
+            values = self.predictor.decode(after, target)
+            yield values if members == 1 else values.flatten(0, 1)
 
     def _schedule(
         self, learned: TrainedTask, steps: int | None, times: Any, dt: float | None, notes: list[str]
@@ -226,8 +215,7 @@ class Simulator:
                 raise UserError(
                     f"task {spec.name!r} needs the condition {name!r}; pass conditions={{{name!r}: ...}} ({how})"
                 )
-        weight = next(self.model.parameters())
-        values = {name: _tensor(value, f"condition {name!r}", weight) for name, value in given.items()}
+        values = {name: _tensor(value, f"condition {name!r}", self.predictor.like) for name, value in given.items()}
         for name in spec.parameters:
             low, high = learned.ranges[name]
             seen = values[name].detach()
@@ -241,10 +229,10 @@ class Simulator:
         return values
 
     def _frames(self, learned: TrainedTask, u0: Any, given: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
-        """u0 as (B, H, *space, C), and whether it came as a batch."""
+        """u0 as (B, T, *space, C), and whether it came as a batch."""
         spec = learned.spec
         d, c = spec.dimension, len(spec.channels)
-        weight = next(self.model.parameters())
+        like = self.predictor.like
         if u0 is None:
             if not spec.steady:
                 raise UserError(f"task {spec.name!r} needs an initial field; pass u0= (an array of this name in INPUT)")
@@ -254,8 +242,8 @@ class Simulator:
             shape = learned.grid.shape if static is None else tuple(static.shape[-d:])
             batched = static is not None and static.dim() > d
             many = len(static) if static is not None and batched else 1
-            return weight.new_zeros(many, 1, *shape, c), batched
-        field = _tensor(u0, "u0", weight)
+            return like.new_zeros(many, 1, *shape, c), batched
+        field = _tensor(u0, "u0", like)
         if (field.dim() == d and c == 1) or (field.dim() == d + 1 and c == 1 and field.shape[-1] != 1):
             field = field[..., None]
         if not d + 1 <= field.dim() <= d + 3 or field.shape[-1] != c:
@@ -265,19 +253,18 @@ class Simulator:
             )
         if not bool(torch.isfinite(field.detach()).all()):
             raise UserError("u0 has NaN or infinite values; mend it")
-        if not spec.steady and field.dim() == d + 3 and field.shape[1] > spec.history:
+        most = max(spec.history, learned.given)
+        if not spec.steady and field.dim() == d + 3 and field.shape[1] > most:
             raise UserError(
-                f"u0 has {field.shape[1]} frames a sample; task {spec.name!r} starts from {spec.history}: give those "
-                f"alone, such as u0[:, :{spec.history}]"
+                f"u0 has {field.shape[1]} frames a sample; task {spec.name!r} starts from {most}: give those alone, "
+                f"such as u0[:, :{most}]"
             )
         batched = field.dim() > d + 1
         while field.dim() < d + 3:
             field = field[None] if field.dim() == d + 1 else field[:, None]
         return field, batched
 
-    def _conditions(
-        self, learned: TrainedTask, given: Mapping[str, Tensor], frames: Tensor, grid: Grid
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _conditions(self, learned: TrainedTask, given: Mapping[str, Tensor], frames: Tensor, grid: Grid) -> Conditions:
         batch, spec = len(frames), learned.spec
         fields = {}
         for name in spec.static:
@@ -292,7 +279,7 @@ class Simulator:
             if given[name].dim() > 1 or (given[name].dim() == 1 and len(given[name]) not in (1, batch)):
                 raise UserError(f"{name} has shape {tuple(given[name].shape)}; give one number, or one per sample")
             parameters[name] = given[name].expand(batch)
-        return learned.normaliser.static(fields, frames), parameters
+        return Conditions(parameters, fields)
 
 
 def _flat_conditions(conditions: Mapping[str, Any] | Conditions | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,12 +12,14 @@ from small import Solved
 from ups.data.prepare.statistics import statistics
 from ups.data.sources import Source
 from ups.equations import Advection, Burgers, Darcy
+from ups.evaluation import evaluate as judging
 from ups.evaluation.evaluate import evaluate
 from ups.evaluation.scores import score
 from ups.evaluation.solver import compare
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.models.interpolation import on_grid
+from ups.models.predictor import Persistence
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import on_grid
 from ups.rollout.unroll import start_history
 
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4, dt=0.1, invariants=(Invariant("u"),))
@@ -78,11 +81,11 @@ def test_a_model_that_predicted_nothing_is_refused() -> None:
         scored({"operator": truth}, truth, model="corrector")
 
 
-class Scaling(torch.nn.Module):
-    """Stands for a Propagator: `predict` of the tests below multiplies the truth by it."""
+class Scaling(Persistence):
+    """Stands for a model: `predict` of the tests below multiplies the truth by it."""
 
-    def __init__(self, factor: float) -> None:
-        super().__init__()
+    def __init__(self, learned: TrainedTask, factor: float) -> None:
+        super().__init__([learned])
         self.factor = factor
 
 
@@ -98,15 +101,23 @@ def test_numbers_and_arrays_are_there_of_every_predictor_and_of_persistence(
 ) -> None:
     first = 0 if isinstance(equation, Darcy) else 1
 
-    def predict(predictor: Scaling, learned: TrainedTask, batch: Batch, capture: bool) -> torch.Tensor:
-        return predictor.factor * batch.values[:, first:]
+    def patched(original):
+        def predict(predictor, task: str, batch: Batch, *given: int) -> torch.Tensor:
+            if isinstance(predictor, Scaling):
+                return predictor.factor * batch.values[:, first:]
+            return original(predictor, task, batch, *given)
+
+        return predict
 
     for function in ("one_step", "rollout", "solve"):
-        monkeypatch.setattr(f"ups.evaluation.evaluate.{function}", predict)
+        name = f"ups.evaluation.evaluate.{function}"
+        monkeypatch.setattr(name, patched(getattr(judging, function)))
     data, spec = Solved(equation, 6), equation.task()
     learned = TrainedTask(spec, data.grid, statistics(data, spec), {}, ())
+    elsewhere = replace(learned, spec=replace(spec, name="another"))
     source = Source(spec, data, data, {equation.name: data})
-    predictors = {"operator": Scaling(1.2), "corrector": Scaling(1.1), "unet": Scaling(0.5)}
+    predictors = {name: Scaling(learned, by) for name, by in (("operator", 1.2), ("corrector", 1.1), ("unet", 0.5))}
+    predictors["stranger"] = Scaling(elsewhere, 1.0)
     found = evaluate(
         predictors, "corrector", learned, source, equation.name, seed=0, resamples=50, pictures=2, training_seconds=1.0
     )
@@ -114,13 +125,13 @@ def test_numbers_and_arrays_are_there_of_every_predictor_and_of_persistence(
     for view in views:
         entry = found.metrics[view]["relative_l2"]
         assert entry["model"] == pytest.approx(0.1, rel=1e-5)
-        assert {name: entry[name] for name in predictors} == pytest.approx(
-            {"operator": 0.2, "corrector": 0.1, "unet": 0.5}, rel=1e-5
-        )
+        expected = {"operator": 0.2, "corrector": 0.1, "unet": 0.5}
+        assert {name: entry[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+        assert "stranger" not in entry  # it was not trained on this task
         assert entry["persistence"] > 0
     for kind in ("prediction", "growth", "spectrum"):
         drawn = {key.removeprefix(f"{kind}_") for key in found.arrays if key.startswith(kind)}
-        assert drawn - {"truth"} == {*predictors, "persistence"}
+        assert drawn - {"truth"} == {*expected, "persistence"}
 
 
 def test_a_predictor_called_persistence_is_refused_before_anything_is_predicted() -> None:
@@ -130,7 +141,7 @@ def test_a_predictor_called_persistence_is_refused_before_anything_is_predicted(
     source = Source(spec, data, data, {"darcy": data})
     rest = {"seed": 0, "resamples": 50, "pictures": 2, "training_seconds": 1.0}
     with pytest.raises(ValueError, match="evaluation adds it itself"):
-        evaluate({"persistence": Scaling(1.0)}, "persistence", learned, source, "darcy", **rest)  # pyright: ignore
+        evaluate({"persistence": Scaling(learned, 1.0)}, "persistence", learned, source, "darcy", **rest)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,11 @@ import torch
 import ups
 from ups.errors import UserError
 from ups.models.export import WEIGHTS, export_model
+from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec
+from ups.rollout.operator import OperatorPredictor
 from ups.simulator import Simulator
+from ups.training.restore import load_model
 
 RUN = """
 import sys, json, numpy, torch
@@ -39,7 +42,7 @@ assert not any(name.split(".")[0] == "ups" for name in sys.modules)
 
 
 @pytest.fixture(scope="module")
-def simulator(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Propagator, ModelSpec]:
     """Both small tasks, with weights that do something."""
     spec = small.prepared(tmp_path_factory.mktemp("exported"))[0]
     model = spec.build(0)
@@ -47,23 +50,28 @@ def simulator(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
     for parameter in model.parameters():
         if not parameter.detach().any():
             parameter.data.normal_(std=0.3, generator=generator)
-    return Simulator(model.requires_grad_(False), spec)
+    return model.requires_grad_(False), spec
 
 
-def test_an_exported_model_is_loaded_like_a_run(simulator: Simulator, tmp_path: Path) -> None:
-    written = export_model(simulator.model, simulator.spec, tmp_path / "out")
+@pytest.fixture(scope="module")
+def simulator(trained) -> Simulator:
+    return Simulator(OperatorPredictor(trained[0], trained[1].tasks))
+
+
+def test_an_exported_model_is_loaded_like_a_run(simulator: Simulator, trained, tmp_path: Path) -> None:
+    written = export_model(*trained, tmp_path / "out")
     assert sorted(path.name for path in written) == sorted(path.name for path in (tmp_path / "out").iterdir())
     loaded = ups.load(tmp_path / "out")
     u0 = torch.rand(2, 32, 1)
     ours, theirs = (sim.rollout(u0, steps=5, conditions={"beta": 0.4}) for sim in (simulator, loaded))
     assert torch.equal(ours.values, theirs.values) and theirs.warnings == ()
-    assert not any(p.requires_grad for p in loaded.model.parameters())
+    assert not any(p.requires_grad for p in load_model(tmp_path / "out")[0].parameters())
 
 
-def test_double_precision_stays_double(simulator: Simulator, tmp_path: Path) -> None:
-    model = simulator.spec.build(3).double()
-    export_model(model, simulator.spec, tmp_path / "out")
-    assert {p.dtype for p in ups.load(tmp_path / "out").model.parameters()} == {torch.float64}
+def test_double_precision_stays_double(trained, tmp_path: Path) -> None:
+    model = trained[1].build(3).double()
+    export_model(model, trained[1], tmp_path / "out")
+    assert {p.dtype for p in load_model(tmp_path / "out")[0].parameters()} == {torch.float64}
 
 
 def test_a_run_and_its_export_give_the_same(finished_run: Path, tmp_path: Path) -> None:
@@ -82,8 +90,10 @@ def test_a_run_and_its_export_give_the_same(finished_run: Path, tmp_path: Path) 
     assert (tmp_path / "out" / WEIGHTS).stat().st_size < 5e6  # the weights once, without an optimiser's moments
 
 
-def test_a_program_runs_without_ups_and_gives_the_simulator_s_step(simulator: Simulator, tmp_path: Path) -> None:
-    export_model(simulator.model, simulator.spec, tmp_path / "out", ("advection", "darcy"))
+def test_a_program_runs_without_ups_and_gives_the_simulator_s_step(
+    simulator: Simulator, trained, tmp_path: Path
+) -> None:
+    export_model(*trained, tmp_path / "out", ("advection", "darcy"))
     generator = torch.Generator().manual_seed(2)
     u, a = torch.rand(5, 32, 1, generator=generator), 1 + torch.rand(5, 16, 16, generator=generator)
     beta, lead = torch.linspace(0.3, 0.5, 5), torch.full((5,), simulator.tasks["advection"].spec.dt or 0.0)
@@ -126,41 +136,45 @@ def test_other_architectures_have_programs_too(
     export_model(model, spec, tmp_path / "out", ("advection",))
     step = torch.export.load(tmp_path / "out" / "advection.pt2").module()
     history, beta = torch.rand(3, 2, 32, 1), torch.full((3,), 0.4)
-    expected = Simulator(model, spec).rollout(history, steps=1, conditions={"beta": beta}).values[:, 0]
+    expected = (
+        Simulator(OperatorPredictor(model, spec.tasks))
+        .rollout(history, steps=1, conditions={"beta": beta})
+        .values[:, 0]
+    )
     assert torch.allclose(step(history, {}, {"beta": beta}, torch.full((3,), learned.spec.dt)), expected, atol=1e-5)
 
 
-def test_what_cannot_be_exported_is_refused_and_leaves_nothing(simulator: Simulator, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_refused_and_leaves_nothing(trained, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no task 'sound' to make a program of; it has advection, darcy"):
-        export_model(simulator.model, simulator.spec, tmp_path / "out", ("sound",))
+        export_model(*trained, tmp_path / "out", ("sound",))
     with pytest.raises(UserError, match="is in a folder that is not there"):
-        export_model(simulator.model, simulator.spec, tmp_path / "nowhere" / "out")
+        export_model(*trained, tmp_path / "nowhere" / "out")
     assert list(tmp_path.iterdir()) == []
-    export_model(simulator.model, simulator.spec, tmp_path / "out")
+    export_model(*trained, tmp_path / "out")
     with pytest.raises(UserError, match="exists; choose another place"):
-        export_model(simulator.model, simulator.spec, tmp_path / "out")
+        export_model(*trained, tmp_path / "out")
 
 
-def test_folders_beside_the_export_are_left_alone(simulator: Simulator, tmp_path: Path) -> None:
+def test_folders_beside_the_export_are_left_alone(trained, tmp_path: Path) -> None:
     (tmp_path / "out.tmp").mkdir()
     (tmp_path / "out.tmp" / "mine").write_text("kept")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # a disk with no room for the weights
     try:
         with pytest.raises(OSError):
-            export_model(simulator.model, simulator.spec, tmp_path / "out")
+            export_model(*trained, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in tmp_path.iterdir()] == ["out.tmp"]
-    export_model(simulator.model, simulator.spec, tmp_path / "out")
+    export_model(*trained, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tmp"]
     assert (tmp_path / "out.tmp" / "mine").read_text() == "kept"
     (tmp_path / "plain").mkdir()
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_damaged_export_is_found(simulator: Simulator, tmp_path: Path) -> None:
-    export_model(simulator.model, simulator.spec, tmp_path / "out")
+def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
+    export_model(*trained, tmp_path / "out")
     file = tmp_path / "out" / WEIGHTS
     content = bytearray(file.read_bytes())
     content[-5] ^= 1

@@ -16,6 +16,7 @@ from ups.fields import Grid, Invariant
 from ups.models.export import export_program
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask
+from ups.rollout.operator import OperatorPredictor
 from ups.simulator import Simulator
 
 FLOW = Compressible1D(points=64, frames=6, duration=0.25)
@@ -43,7 +44,7 @@ def gas(history: int, *also: str, grid: Grid = FLOW.grid) -> tuple[Propagator, M
 def test_a_rollout_keeps_the_mean_density_and_not_that_of_its_logarithm(history: int) -> None:
     model, spec = gas(history, "Vx")
     frames = DATA.batch.values[:, :history].double()
-    values = Simulator(model, spec).rollout(frames, steps=10, conditions=VISCOSITY).values
+    values = Simulator(OperatorPredictor(model, spec.tasks)).rollout(frames, steps=10, conditions=VISCOSITY).values
     start = frames[:, -1]
     change = ((values - start[:, None]).square().mean(2).sqrt() / start.square().mean(1).sqrt()[:, None])[:, -1]
     assert float(change.min()) > 0.01  # every channel of every sample has moved
@@ -63,7 +64,9 @@ def test_the_kept_mean_is_differentiated_through() -> None:
     start = DATA.batch.values[:1, 0, ::8].double()
 
     def density(start: Tensor) -> Tensor:
-        return Simulator(model, spec).rollout(start, steps=2, conditions=VISCOSITY).values[..., 0]
+        return (
+            Simulator(OperatorPredictor(model, spec.tasks)).rollout(start, steps=2, conditions=VISCOSITY).values[..., 0]
+        )
 
     assert torch.autograd.gradcheck(density, (start.requires_grad_(),), atol=1e-6)
     (slope,) = torch.autograd.grad(density(start)[0, -1].mean(), start)

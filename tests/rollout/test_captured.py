@@ -20,6 +20,7 @@ from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout import captured
 from ups.rollout.captured import EAGER_STEPS, MOST
+from ups.rollout.operator import OperatorPredictor
 from ups.rollout.predict import one_step, rollout, steady
 from ups.simulator import Simulator
 from ups.training.ema import EMA
@@ -48,6 +49,10 @@ def solved(learned: TrainedTask, count: int) -> Batch:
     return equation.solve(5, range(count))
 
 
+def predicted(predict, model: Propagator, learned: TrainedTask, batch: Batch, capture: bool = True) -> torch.Tensor:
+    return predict(OperatorPredictor(model, [learned], capture), learned.spec.name, batch)
+
+
 def recordings(model: Propagator) -> int:
     graphs = captured._GRAPHS.get(model)
     return len(graphs.recordings) if graphs else 0
@@ -61,8 +66,8 @@ def test_a_captured_rollout_is_the_eager_one_bit_for_bit(spec: ModelSpec, histor
     model, learned = random_model(spec), spec.tasks[0]
     batch = solved(learned, 70)  # one whole chunk and a smaller one
     for predict in (rollout, one_step):
-        eager = predict(model, learned, batch, capture=False)
-        first, second = predict(model, learned, batch), predict(model, learned, batch)
+        eager = predicted(predict, model, learned, batch, capture=False)
+        first, second = predicted(predict, model, learned, batch), predicted(predict, model, learned, batch)
         assert torch.equal(first, eager) and torch.equal(second, eager)
         assert float((eager[:, -1] - eager[:, 0]).abs().max()) > 0.01
     assert recordings(model) == 2  # one for each size of chunk, for rollouts and single steps alike
@@ -73,11 +78,13 @@ def test_the_baseline_and_steady_solves_are_captured_too(spec: ModelSpec) -> Non
     advection, darcy = spec.tasks
     fno = ModelSpec("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.125}, (advection,))
     model, batch = random_model(fno), solved(advection, 6)
-    assert torch.equal(rollout(model, advection, batch), rollout(model, advection, batch, capture=False))
+    assert torch.equal(
+        predicted(rollout, model, advection, batch), predicted(rollout, model, advection, batch, capture=False)
+    )
     assert recordings(model) == 1
     model, batch = random_model(spec), solved(darcy, 6)
-    eager = steady(model, darcy, batch, capture=False)
-    assert all(torch.equal(steady(model, darcy, batch), eager) for _ in range(EAGER_STEPS + 2))
+    eager = predicted(steady, model, darcy, batch, capture=False)
+    assert all(torch.equal(predicted(steady, model, darcy, batch), eager) for _ in range(EAGER_STEPS + 2))
     assert recordings(model) == 1
 
 
@@ -89,13 +96,13 @@ def test_weights_that_are_changed_in_place_are_the_ones_used(spec: ModelSpec) ->
     with torch.no_grad():
         for value in average.averages.values():
             value.mul_(0.7)
-    before = rollout(model, learned, batch)
+    before = predicted(rollout, model, learned, batch)
     assert recordings(model) == 1
     with average.applied():
-        within = rollout(model, learned, batch)
-        assert torch.equal(within, rollout(model, learned, batch, capture=False))
+        within = predicted(rollout, model, learned, batch)
+        assert torch.equal(within, predicted(rollout, model, learned, batch, capture=False))
     assert not torch.equal(within, before)
-    assert torch.equal(rollout(model, learned, batch), before)
+    assert torch.equal(predicted(rollout, model, learned, batch), before)
     assert recordings(model) == 1
 
 
@@ -103,10 +110,10 @@ def test_weights_that_are_changed_in_place_are_the_ones_used(spec: ModelSpec) ->
 def test_weights_that_are_moved_are_recorded_anew(spec: ModelSpec) -> None:
     model, learned = random_model(spec), spec.tasks[0]
     batch = solved(learned, 4)
-    single = rollout(model, learned, batch)
+    single = predicted(rollout, model, learned, batch)
     model.double()
-    double = rollout(model, learned, batch)
-    assert torch.equal(double, rollout(model, learned, batch, capture=False))
+    double = predicted(rollout, model, learned, batch)
+    assert torch.equal(double, predicted(rollout, model, learned, batch, capture=False))
     assert not torch.equal(double.float(), single.float())
     assert recordings(model) == 1
 
@@ -115,11 +122,11 @@ def test_weights_that_are_moved_are_recorded_anew(spec: ModelSpec) -> None:
 def test_another_precision_is_recorded_anew(spec: ModelSpec) -> None:
     model, learned = random_model(spec), spec.tasks[0]
     batch = solved(learned, 4)
-    exact = rollout(model, learned, batch)
+    exact = predicted(rollout, model, learned, batch)
     for block in blocks(model):
         block.products = torch.bfloat16
-    rounded = rollout(model, learned, batch)
-    assert torch.equal(rounded, rollout(model, learned, batch, capture=False))
+    rounded = predicted(rollout, model, learned, batch)
+    assert torch.equal(rounded, predicted(rollout, model, learned, batch, capture=False))
     assert not torch.equal(rounded, exact)
 
 
@@ -148,7 +155,7 @@ def test_a_step_is_bound_to_places_and_precision(spec: ModelSpec) -> None:
 @on_a_gpu
 def test_rollouts_of_one_shape_may_be_interleaved(spec: ModelSpec) -> None:
     model = random_model(spec)
-    sim, (learned, _) = Simulator(model, spec), spec.tasks
+    sim, (learned, _) = Simulator(OperatorPredictor(model, spec.tasks)), spec.tasks
     starts = solved(learned, 2).values[:, 0].cuda()
     alone = [sim.rollout(u0, steps=6, conditions={"beta": 0.4}).values for u0 in starts]
     arguments = (
@@ -167,7 +174,7 @@ def test_rollouts_of_one_shape_may_be_interleaved(spec: ModelSpec) -> None:
 @on_a_gpu
 def test_a_simulator_s_rollout_is_captured_and_still_differentiable(spec: ModelSpec) -> None:
     model = random_model(spec)
-    sim, learned = Simulator(model, spec), spec.tasks[0]
+    sim, learned = Simulator(OperatorPredictor(model, spec.tasks)), spec.tasks[0]
     u0 = solved(learned, 3).values[:, 0].cuda()
     plain = sim.rollout(u0, steps=8, conditions={"beta": 0.4}).values
     assert recordings(model) == 1
@@ -187,7 +194,9 @@ def test_graphs_are_few_and_go_with_their_model(spec: ModelSpec) -> None:
     batch = solved(learned, MOST + 3)
     for size in range(1, MOST + 4):
         part = batch.select(list(range(size)))
-        assert torch.equal(rollout(model, learned, part), rollout(model, learned, part, capture=False))
+        assert torch.equal(
+            predicted(rollout, model, learned, part), predicted(rollout, model, learned, part, capture=False)
+        )
         assert recordings(model) <= MOST
     assert recordings(model) == 3  # the first of them was one too many
     gone = weakref.ref(model)
@@ -200,17 +209,17 @@ def test_graphs_are_few_and_go_with_their_model(spec: ModelSpec) -> None:
 def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why_once(spec: ModelSpec) -> None:
     model, learned = random_model(spec), spec.tasks[0]
     batch = solved(learned, 4)
-    eager = rollout(model, learned, batch, capture=False)
+    eager = predicted(rollout, model, learned, batch, capture=False)
 
     def wait(module: torch.nn.Module, arguments: tuple) -> None:
         torch.cuda.synchronize()  # which a capture does not allow
 
     model.register_forward_pre_hook(wait)
     with pytest.warns(UserWarning, match="could not be captured.*run eagerly"):
-        assert torch.equal(rollout(model, learned, batch), eager)
+        assert torch.equal(predicted(rollout, model, learned, batch), eager)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert torch.equal(rollout(model, learned, batch), eager)
+        assert torch.equal(predicted(rollout, model, learned, batch), eager)
     assert recordings(model) == 0
 
 
@@ -223,7 +232,7 @@ def test_validation_between_captured_steps_changes_no_bit_of_the_training(spec: 
     for capture in (True, False):
 
         def validate(model: Propagator, capture: bool = capture) -> dict[str, tuple[float, float]]:
-            error = float(rollout(model, learned, batch, capture).square().mean())
+            error = float(predicted(rollout, model, learned, batch, capture).square().mean())
             scores[capture].append(error)
             return {"advection": (error, 1.0)}
 
@@ -241,5 +250,7 @@ def test_validation_between_captured_steps_changes_no_bit_of_the_training(spec: 
 def test_on_a_cpu_nothing_is_recorded(spec: ModelSpec) -> None:
     model, learned = random_model(spec, "cpu"), spec.tasks[0]
     batch = solved(learned, 3)
-    assert torch.equal(rollout(model, learned, batch), rollout(model, learned, batch, capture=False))
+    assert torch.equal(
+        predicted(rollout, model, learned, batch), predicted(rollout, model, learned, batch, capture=False)
+    )
     assert recordings(model) == 0

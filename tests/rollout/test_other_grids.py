@@ -12,9 +12,10 @@ from torch import Tensor
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import Scale, Statistics
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
-from ups.models.interpolation import axis_matrix
+from ups.models.interpolation import axis_matrix, on_grid
 from ups.models.saved import ModelSpec, TrainedTask
-from ups.rollout.predict import on_grid, one_step
+from ups.rollout.operator import OperatorPredictor
+from ups.rollout.predict import one_step
 from ups.simulator import Simulator
 
 DT, WAVES, MODES = 0.1, 3, 2
@@ -77,7 +78,7 @@ def trained(architecture: str, *names: str) -> Simulator:
             inputs = first[:, None], first[..., :0], {"c": torch.ones(16)}, torch.full((16,), DT), task.grid
             ((model(name, *inputs) - then).norm() / then.norm()).backward()
         optimiser.step()
-    return Simulator(model.eval().requires_grad_(False), spec)
+    return Simulator(OperatorPredictor(model.eval().requires_grad_(False), spec.tasks))
 
 
 def error(values: Tensor, truth: Tensor) -> float:
@@ -135,4 +136,4 @@ def test_a_test_set_on_another_grid_is_predicted_as_the_simulator_does(architect
     times = torch.tensor([0.0, DT], dtype=torch.float64).expand(3, 2)
     batch = Batch("plate", frames, times, grid, TASKS["plate"].boundary, {"c": torch.ones(3)}, {}, torch.arange(3))
     expected = sim.rollout(frames[:, 0], steps=1, conditions={"c": 1.0}, grid=grid, task="plate").values
-    assert torch.allclose(one_step(sim.model, sim.tasks["plate"], batch), expected, atol=1e-5)
+    assert torch.allclose(one_step(sim.predictor, "plate", batch), expected, atol=1e-5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,7 +13,9 @@ from ups.evaluation.scores import plain
 from ups.fields import Batch
 from ups.metrics import nrmse, pooled_nrmse
 from ups.metrics.bootstrap import bootstrap_interval
+from ups.models.predictor import Persistence, Predictor
 from ups.models.propagator import Propagator
+from ups.rollout.operator import OperatorPredictor
 from ups.rollout.predict import one_step, rollout
 from ups.track.progress import Progress
 
@@ -37,31 +38,29 @@ def trained(
     with Progress(f"training {title}", total=steps, unit="steps") as progress:
 
         def validate(step: int, seconds: float, model: Propagator) -> float:
-            error = rollout_error(rollout(model, data.learned, data.validation), data.validation)
+            predictor = OperatorPredictor(model, [data.learned])
+            error = rollout_error(rollout(predictor, data.learned.spec.name, data.validation), data.validation)
             curve.append({"step": step, "seconds": making + seconds, "rollout_nrmse": error})
             progress.update(step, f"rollout nRMSE {error:.4f}")
             return error
 
         seconds = making + contestant.train(Watch(validate, progress.update))
     model = contestant.trained()
-    return {"steps": curve[-1]["step"], "seconds": seconds, "curve": curve} | judged(model, data), model
+    result = {"steps": curve[-1]["step"], "seconds": seconds, "curve": curve}
+    return result | judged(OperatorPredictor(model, [data.learned]), data), model
 
 
 def rollout_error(predicted: Float[Tensor, "N T *space C"], truth: Batch) -> float:
     return float(nrmse(predicted, truth.values[:, 1:]).mean())
 
 
-@torch.no_grad()
-def judged(model: Propagator, data: Data) -> dict[str, Any]:
+def judged(predictor: Predictor, data: Data) -> dict[str, Any]:
     """nRMSE of one step from every true frame and of rollouts from the first, over the test set."""
-    target = data.test.values[:, 1:]
-    result: dict[str, Any] = {}
-    for view, predicted in (
-        ("rollout", rollout(model, data.learned, data.test)),
-        ("one_step", one_step(model, data.learned, data.test)),
-    ):
-        result[view] = scored(predicted, target)
-    return result
+    task, target = data.learned.spec.name, data.test.values[:, 1:]
+    return {
+        "rollout": scored(rollout(predictor, task, data.test), target),
+        "one_step": scored(one_step(predictor, task, data.test), target),
+    }
 
 
 def scored(predicted: Float[Tensor, "N T *space C"], target: Float[Tensor, "N T *space C"]) -> dict[str, Any]:
@@ -77,11 +76,7 @@ def scored(predicted: Float[Tensor, "N T *space C"], target: Float[Tensor, "N T 
 
 def persistence(data: Data) -> dict[str, Any]:
     """What copying the input scores."""
-    values = data.test.values
-    return {
-        "rollout": scored(values[:, :1].expand_as(values[:, 1:]), values[:, 1:]),
-        "one_step": scored(values[:, :-1], values[:, 1:]),
-    }
+    return judged(Persistence([data.learned]), data)
 
 
 def seconds_to(curve: list[dict[str, float]], target: float) -> float | None:

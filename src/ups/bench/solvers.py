@@ -23,8 +23,8 @@ from ups.bench.tasks import DATA_SEED
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch, Grid
 from ups.metrics import nrmse
+from ups.models.interpolation import on_grid
 from ups.models.propagator import Propagator
-from ups.rollout.predict import on_grid
 from ups.rollout.unroll import start_history, unroll
 
 TRAJECTORIES = {"cpu": 64, "cuda": 1024}

@@ -29,8 +29,7 @@ def export(
       ups export runs/quickstart quickstart-model --program advection --program burgers
     """
     from ups.models.export import export_model
-    from ups.simulator import load
+    from ups.training.restore import load_model
 
-    simulator = load(run)
-    for path in export_model(simulator.model, simulator.spec, out, tuple(programs or ())):
+    for path in export_model(*load_model(run), out, tuple(programs or ())):
         print(path)

@@ -15,11 +15,11 @@ from ups.data.sources import Source
 from ups.evaluation.labels import PERSISTENCE
 from ups.evaluation.scores import plain, score
 from ups.evaluation.solver import compare
-from ups.fields import Batch, Dataset, Grid
+from ups.fields import Batch
 from ups.metrics import nrmse, power_spectrum
-from ups.models.propagator import Propagator
+from ups.models.predictor import MeanSolution, Persistence, Predictor
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import on_grid, one_step, read_all, rollout
+from ups.rollout.predict import one_step, read_all, rollout
 from ups.rollout.predict import steady as solve
 
 Fields = Float[Tensor, "N T *space C"]
@@ -35,7 +35,7 @@ class Evaluation:
 
 
 def evaluate(
-    predictors: Mapping[str, Propagator],
+    predictors: Mapping[str, Predictor],
     model: str,
     learned: TrainedTask,
     source: Source,
@@ -45,89 +45,57 @@ def evaluate(
     resamples: int,
     pictures: int,
     training_seconds: float,
-    capture: bool = True,
 ) -> Evaluation:
     """Judge every predictor that knows the task on one test set, beside persistence, in physical units.
 
     `predictors` are in the order of the tables; `model` names the one the run is about, which is also set beside the
-    solvers. On a GPU steps are replayed as CUDA graphs, unless `capture` is false.
+    solvers. A rollout starts from the frames that the test set gives, and those after them are predicted and scored; in
+    one step every frame but the first is predicted. Persistence of a steady task is the training set's mean solution.
     """
     if PERSISTENCE in predictors:
         raise ValueError(f"a predictor cannot be called {PERSISTENCE!r}: evaluation adds it itself")
-    truth = read_all(source.tests[view])
-    steady = learned.spec.steady
-    target, times = (
-        (truth.values, truth.times[0]) if steady else (truth.values[:, 1:], truth.times[0, 1:] - truth.times[0, 0])
-    )
-    predicted = _predicted(predictors, learned, source, truth, capture)
-    views = {
-        name: score(learned.spec, fields, target, times, seed, resamples, model=model, grid=truth.grid)
-        for name, fields in predicted.items()
-    }
+    task, steady = learned.spec.name, learned.spec.steady
+    judged = {name: predictor for name, predictor in predictors.items() if task in predictor.tasks}
+    judged |= {PERSISTENCE: MeanSolution(learned, source.train) if steady else Persistence([learned])}
+    truth, given = read_all(source.tests[view]), source.tests[view].header.given
+
+    def hardest(predictor: Predictor, batch: Batch) -> Fields:
+        """What it makes of a batch that gives it as little as the task allows: a solve, or a rollout."""
+        return solve(predictor, task, batch) if steady else rollout(predictor, task, batch, given)
+
+    def scored(predicted: Mapping[str, Fields], first: int) -> dict[str, Any]:
+        """Of the frames from `first` on, whose times count from the one before."""
+        times = truth.times[0, first:] - (0 if steady else truth.times[0, first - 1])
+        target = truth.values[:, first:]
+        return score(learned.spec, predicted, target, times, seed, resamples, model=model, grid=truth.grid)
+
+    metrics = {}
+    if not steady:
+        metrics["one_step"] = scored({name: one_step(p, task, truth) for name, p in judged.items()}, 1)
+    predicted = {name: hardest(predictor, truth) for name, predictor in judged.items()}
+    metrics["one_step" if steady else "rollout"] = scored(predicted, 0 if steady else given)
     solver = None
     if source.solvers:
-        found = compare(
-            source.solvers, lambda batch: _hardest(predictors[model], learned, batch, capture), training_seconds
-        )
+        found = compare(source.solvers, lambda batch: hardest(judged[model], batch), training_seconds)
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
-    arrays = _arrays(learned, truth, predicted["one_step" if steady else "rollout"], target, pictures)
-    return Evaluation(views, solver, arrays)
-
-
-def _predicted(
-    predictors: Mapping[str, Propagator], learned: TrainedTask, source: Source, truth: Batch, capture: bool
-) -> dict[str, dict[str, Fields]]:
-    """{view: {predictor: fields}}, with persistence (for a steady task: the mean solution) as the last of them."""
-    hardest = {name: _hardest(predictor, learned, truth, capture) for name, predictor in predictors.items()}
-    if learned.spec.steady:
-        return {"one_step": hardest | {PERSISTENCE: mean_solution(source, truth)}}
-    steps = {name: one_step(predictor, learned, truth, capture) for name, predictor in predictors.items()}
-    return {
-        "one_step": steps | {PERSISTENCE: truth.values[:, :-1]},
-        "rollout": hardest | {PERSISTENCE: truth.values[:, :1].expand_as(truth.values[:, 1:])},
-    }
-
-
-def _hardest(predictor: Propagator, learned: TrainedTask, batch: Batch, capture: bool) -> Fields:
-    """What a predictor makes of a batch that gives it as little as the task allows: a solve, or a rollout."""
-    return (solve if learned.spec.steady else rollout)(predictor, learned, batch, capture)
-
-
-def mean_solution(source: Source, truth: Batch) -> Fields:
-    """For a steady task, what knows nothing of the sample: the mean solution of the training set."""
-    total = torch.zeros(*source.train.grid.shape, len(source.train.channels), dtype=torch.float64)
-    for start in range(0, len(source.train), 256):
-        batch = source.train.read(range(start, min(start + 256, len(source.train))), slice(None))
-        total += batch.values[:, 0].double().sum(0)
-    mean = (total / len(source.train))[None]
-    mean = (
-        on_grid(mean, source.train.grid, truth.grid, truth.boundary.periodic)
-        if _other(source.train, truth.grid)
-        else mean
-    )
-    return mean[:, None].expand(truth.values.shape).to(truth.values.dtype)
-
-
-def _other(dataset: Dataset, grid: Grid) -> bool:
-    return not dataset.grid.same_as(grid)
+    return Evaluation(metrics, solver, _arrays(learned, truth, predicted, 0 if steady else given, pictures))
 
 
 def _arrays(
-    learned: TrainedTask, truth: Batch, predictions: Mapping[str, Fields], target: Fields, pictures: int
+    learned: TrainedTask, truth: Batch, predictions: Mapping[str, Fields], given: int, pictures: int
 ) -> dict[str, np.ndarray]:
-    """A few trajectories to look at, spread over the test set, and the curves over all of it."""
+    """A few trajectories to look at, spread over the test set, and the curves over all of it; given frames are true."""
     chosen = torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()
-    whole = not learned.spec.steady
+    target = truth.values[:, given:]
     arrays = {"chosen": chosen.numpy(), "truth": truth.values[chosen].numpy()}
     arrays |= {"times": (truth.times[0] - truth.times[0, 0]).numpy()}
     arrays |= {f"axis_{i}": p.numpy() for i, p in enumerate(truth.grid.positions)}
     arrays |= {f"static_{n}": f[chosen].numpy() for n, f in truth.static.items()}
     arrays |= {f"parameter_{n}": truth.parameters[n][chosen].numpy() for n in learned.spec.parameters}
     for who, values in predictions.items():
-        shown = torch.cat([truth.values[chosen, :1], values[chosen]], 1) if whole else values[chosen]
-        arrays[f"prediction_{who}"] = shown.numpy()
+        arrays[f"prediction_{who}"] = torch.cat([truth.values[chosen, :given], values[chosen]], 1).numpy()
         growth = nrmse(values, target).mean((0, 2))
-        arrays[f"growth_{who}"] = torch.cat([torch.zeros(1), growth.float()]).numpy() if whole else growth.numpy()
+        arrays[f"growth_{who}"] = torch.cat([torch.zeros(given), growth.float()]).numpy()
         arrays[f"spectrum_{who}"] = _spectrum(values[:, -1:])
     arrays["spectrum_truth"] = _spectrum(target[:, -1:])
     arrays["wavenumbers"] = power_spectrum(target[:1, -1:])[0].numpy()

@@ -17,7 +17,8 @@ from torch import Tensor
 from ups.equations import Equation
 from ups.fields import Batch, Dataset, Grid
 from ups.metrics import nrmse
-from ups.rollout.predict import on_grid, read_all
+from ups.models.interpolation import on_grid
+from ups.rollout.predict import read_all
 
 TRAJECTORIES = 64
 LEVELS = 4

@@ -25,7 +25,7 @@ from ups import checkpoint
 from ups.durable import crc32_of, seal, sync, write
 from ups.errors import UserError
 from ups.models.propagator import Propagator
-from ups.models.saved import ModelSpec, TrainedTask
+from ups.models.saved import ModelSpec, TrainedTask, description
 
 WEIGHTS = "model.safetensors"
 
@@ -50,7 +50,9 @@ def export_model(model: Propagator, spec: ModelSpec, out: Path, programs: tuple[
             sync(temporary / f"{name}.pt2")
         names = [WEIGHTS, *(f"{name}.pt2" for name in programs)]
         files = {n: {"bytes": (temporary / n).stat().st_size, "crc32": crc32_of(temporary / n)} for n in names}
-        head = {"format": checkpoint.FORMAT, "step": 0, "files": files, "content": {"model": spec.to_dict()}}
+        settings = {"architecture": spec.architecture, **spec.settings}
+        content = description("operator", "operator", settings, spec.tasks, 0)
+        head = {"format": checkpoint.FORMAT, "step": 0, "files": files, "content": content}
         write(temporary / checkpoint.MANIFEST, seal(head))
         temporary.rename(out)
     sync(beside)

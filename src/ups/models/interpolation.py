@@ -153,6 +153,13 @@ def reader(
     return to_points
 
 
+def on_grid(
+    values: Float[Tensor, "N *space C"], source: Grid, target: Grid, periodic: Sequence[bool]
+) -> Float[Tensor, "N *target C"]:
+    """Cubics from one grid to another, whatever is prescribed on walls."""
+    return reader(source, periodic, target, {}, values)(values)
+
+
 def _stencils(
     grid: Grid, periodic: Sequence[bool], query: Float[Tensor, "P dim"]
 ) -> tuple[Int[Tensor, "P taps"], Float[Tensor, "P taps"]]:

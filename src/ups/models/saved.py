@@ -1,8 +1,10 @@
-"""What a checkpoint says of its model, enough to build it anew: architecture, sizes, tasks, grids, statistics."""
+"""What a checkpoint says of its model, enough to build it anew: architecture, sizes, tasks, grids, statistics; and
+the model, built and loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,13 +25,16 @@ from ups.models.propagator import Propagator
 
 @dataclass(frozen=True, eq=False)
 class TrainedTask:
-    """One task as the model met it in training: its grid, its scales, and the ranges it has seen."""
+    """One task as the model met it in training: its grid, its scales, the ranges it has seen, and the number of first
+    frames that validation gave it to start from.
+    """
 
     spec: TaskSpec
     grid: Grid
     statistics: Statistics
     ranges: Mapping[str, tuple[float, float]]
     leads: tuple[float, ...]
+    given: int = 1
 
     @property
     def normaliser(self) -> Normaliser:
@@ -64,6 +69,7 @@ class TrainedTask:
             "statistics": self.statistics.to_dict(),
             "ranges": dict(self.ranges),
             "leads": list(self.leads),
+            "given": self.given,
         }
 
     @classmethod
@@ -76,6 +82,7 @@ class TrainedTask:
             statistics=Statistics.from_dict(data["statistics"]),
             ranges={name: (float(a), float(b)) for name, (a, b) in data["ranges"].items()},
             leads=tuple(float(v) for v in data["leads"]),
+            given=data.get("given", 1),
         )
 
 
@@ -103,13 +110,10 @@ class ModelSpec:
         }
         return Propagator(network, [t.spec for t in self.tasks], scales, units)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "architecture": self.architecture,
-            "settings": dict(self.settings),
-            "tasks": [learned.to_dict() for learned in self.tasks],
-        }
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ModelSpec:
-        return cls(data["architecture"], data["settings"], tuple(TrainedTask.from_dict(t) for t in data["tasks"]))
+def description(
+    name: str, kind: str, settings: Mapping[str, Any], tasks: Iterable[TrainedTask], seed: int
+) -> dict[str, Any]:
+    """What a checkpoint says of the stage in it, enough to build it anew."""
+    stage = {"name": name, "kind": kind, "settings": dict(settings), "seed": seed}
+    return {"stage": stage, "tasks": [task.to_dict() for task in tasks]}

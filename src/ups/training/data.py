@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ def prepare(
         f"prepare {spec.name}",
         lambda: cached(folder / f"{spec.name}.learned.json", [source.train], asked, learn),
     )
-    learned = TrainedTask.from_dict(described)
+    given = source.validation.header.given  # not what was measured, so not part of what is kept of it
+    learned = replace(TrainedTask.from_dict(described), given=given)
     arrays = field_arrays(source.train, learned.normaliser, dtype)
     build_on_ranks(runtime, path, key, arrays, built, workers or readers)
     store = FieldStore(path, source.train, learned.normaliser, key)

@@ -24,13 +24,14 @@ from ups.distributed.launch.run_directory import refuse_differences
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.errors import UserError
+from ups.models.saved import description
 from ups.track.open import open_tracker
 from ups.track.progress import Progress
 from ups.training.data import TaskData
 from ups.training.kinds import STAGES, StageContext
 from ups.training.optimisers import learning_rate
 from ups.training.profile import StepProfile
-from ups.training.restore import CHECKPOINTS, checksum_of, description, restored
+from ups.training.restore import CHECKPOINTS, checksum_of, restored
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
 from ups.training.trainer import Trainer

@@ -10,22 +10,18 @@ from typing import Any
 import torch
 
 from ups import checkpoint
+from ups.config.plugins import load_plugins
+from ups.config.text import parse_yaml
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
-from ups.models.saved import TrainedTask
+from ups.models.propagator import Propagator
+from ups.models.saved import ModelSpec, TrainedTask
 from ups.training.kinds import STAGES, StageContext
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
+from ups.training.stages.operator import OperatorStage
 
 CHECKPOINTS = "checkpoints"
-
-
-def description(
-    name: str, kind: str, settings: Mapping[str, Any], tasks: tuple[TrainedTask, ...], seed: int
-) -> dict[str, Any]:
-    """What a checkpoint says of its stage, enough to build it anew."""
-    stage = {"name": name, "kind": kind, "settings": dict(settings), "seed": seed}
-    return {"stage": stage, "tasks": [task.to_dict() for task in tasks]}
 
 
 def best_checkpoint(folder: Path) -> Path:
@@ -91,3 +87,23 @@ def _built(content: Mapping[str, Any], folder: Path, runtime: RuntimeConfig) -> 
             checksums,
         )
     )
+
+
+def load_model(run: str | Path) -> tuple[Propagator, ModelSpec]:
+    """The model of a run whose last stage is an operator, of such a stage's folder or of an export."""
+    folder = stage_folder(Path(run))
+    stage = restored(folder)
+    if not isinstance(stage, OperatorStage):
+        raise UserError(f"{folder} holds no operator but another kind of stage; name the folder of an operator stage")
+    settings = dict(checkpoint.load(best_checkpoint(folder), ("no tensor",))[1].content["stage"]["settings"])
+    return stage.model, ModelSpec(settings.pop("architecture"), settings, stage.tasks)
+
+
+def stage_folder(run: Path) -> Path:
+    """The folder of the last stage of a run; a stage's folder, or an export, is its own."""
+    config = run / "config.yaml"
+    if not config.is_file():
+        return run
+    values = parse_yaml(config.read_text())
+    load_plugins(values.get("plugins", ()))
+    return run / "stages" / list(values["stages"])[-1]

@@ -10,7 +10,7 @@ from torch import nn
 
 from ups import checkpoint
 from ups.errors import UserError
-from ups.training.restore import best_checkpoint
+from ups.training.restore import best_checkpoint, stage_folder
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,3 @@ def warm_start(module: nn.Module, source: Path) -> WarmStart:
         [name for name in given if name not in own],
         reshaped,
     )
-
-
-def stage_folder(source: Path) -> Path:
-    """The folder of the last stage of a run; a stage's folder, or an export, is its own."""
-    from ups.config.text import parse_yaml
-
-    config = source / "config.yaml"
-    if not config.is_file():
-        return source
-    values = parse_yaml(config.read_text())
-    return source / "stages" / list(values["stages"])[-1]

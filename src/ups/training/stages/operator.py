@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,9 @@ from ups.training.losses import LossParts, errors_of, relative_error
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Parent, Scores
 
+FEW_FRAMES = 0.25
+"""The share of samples that start as a rollout does, from fewer frames than the history has, the first repeated."""
+
 
 class OperatorStage:
     """Trains a propagator, of whatever network, on windows of normalised fields."""
@@ -34,21 +37,24 @@ class OperatorStage:
         model: Propagator,
         training: TrainingConfig,
         runtime: RuntimeConfig,
-        tasks: Iterable[TrainedTask] = (),
+        tasks: Sequence[TrainedTask] = (),
         name: str = "operator",
     ) -> None:
-        self.tasks = tuple(tasks)
+        """`tasks` say how many frames rollouts are given to start from; one, where they do not."""
         self.name, self.model, self.training, self.capture = name, model, training, runtime.capture != "off"
+        self.tasks = tuple(tasks)
+        self._given = {name: 1 for name in model.tasks} | {task.spec.name: task.given for task in tasks}
         self._errors_of = torch.compile(errors_of) if runtime.compile else errors_of
 
     def trainable(self) -> Propagator:
         return self.model
 
+    def predictor(self) -> OperatorPredictor:
+        """The model as it is now, for the tasks that were said."""
+        return OperatorPredictor(self.model, self.tasks, self.capture)
+
     def parents(self) -> Mapping[str, Parent]:
         return {}
-
-    def predictor(self) -> OperatorPredictor:
-        return OperatorPredictor(self.model, self.tasks, self.capture)
 
     def window(self, step: int) -> Span:
         """As many frames as the schedule unrolls steps."""
@@ -61,6 +67,7 @@ class OperatorStage:
 
         A window of a transient task holds its history and the targets; a steady task's only frame is the target, and
         the model starts from zero. `training.noise` is the size of the input noise, in the sample's rms.
+        Where rollouts start from fewer frames than the history has, some samples do so here.
         """
         spec, model, task = self.model.tasks[batch.task], self.model, batch.task
         static = _static(batch, spec.static)
@@ -72,6 +79,10 @@ class OperatorStage:
         if self.training.noise:
             noise = draws.normal("noise", history.shape[1:]).to(history.dtype)
             history = history + self.training.noise * model.rms(history) * noise
+        if (given := self._given[task]) < spec.history:
+            chosen = draws.uniform("few_frames", ()) < FEW_FRAMES
+            few = start_history(history[:, spec.history - given :], spec.history)
+            history = torch.where(chosen.view(-1, *(1,) * (history.dim() - 1)), few, history)
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(history.dtype)
         steps = targets.shape[1]
         states = unroll(model, task, history, static, batch.parameters, lead, batch.grid, steps, capture=False)
@@ -79,7 +90,7 @@ class OperatorStage:
         return LossParts(total, {f"step_{i + 1}": error for i, error in enumerate(errors)})
 
     def validate(self, batch: Batch, draws: Draws) -> Scores:
-        """Relative L2 per frame of rollouts from the first one (or of the solution), beside persistence's (or zero's).
+        """Relative L2 per frame of rollouts from those given (or of the solution), beside persistence's (or zero's).
 
         As in the loss, a frame counts as no smaller than 1 % of the task's rms: one that vanishes must not blind
         selection.
@@ -91,7 +102,8 @@ class OperatorStage:
             step = stepper(model, task, start, static, batch.parameters, None, batch.grid, self.capture)
             states = [step(start)]
         else:
-            start, targets = start_history(values[:, :1], spec.history), values[:, 1:]
+            given = self._given[task]
+            start, targets = start_history(values[:, :given], spec.history), values[:, given:]
             lead = (batch.times[:, 1] - batch.times[:, 0]).to(values.dtype)
             steps = targets.shape[1]
             rolled = unroll(model, task, start, static, batch.parameters, lead, batch.grid, steps, self.capture)
