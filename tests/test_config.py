@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ups.config.load import config_hash, load_config, packaged_configs, save_config
 from ups.config.text import parse_yaml
 from ups.errors import UserError
-from ups.pipeline.config import RunConfig
+from ups.pipeline.config import load_run
 
 
 class Section(BaseModel):
@@ -109,7 +109,7 @@ def test_two_files_may_include_the_same_third(write):
 
 def test_overrides_win_in_order_and_reach_into_lists(write):
     path = write("tasks: [{name: advection, parameters: {beta: 0.1}}, {name: burgers}]")
-    overrides = ["operator.kind=spectral", "stages.operator.width=64", "stages.operator.width=96", "learning_rate=1e-2"]
+    overrides = ["operator.kind=spectral", "operator.width=64", "operator.width=96", "learning_rate=1e-2"]
     overrides += ["tasks.1.parameters.nu=1e-3", "root=null", "name=a=b"]
     config = load_config(path, overrides, Config)
     assert config.operator == Spectral(width=96)
@@ -139,8 +139,8 @@ def test_an_override_changes_one_place_even_if_the_yaml_shares_it(write):
             "operator.widht is not a known key (override operator.widht=96); did you mean operator.width?",
         ),
         (
-            "stages.operator.width=wide",
-            "operator.width is 'wide' (override stages.operator.width=wide), but it should be a valid integer",
+            "operator.width=wide",
+            "operator.width is 'wide' (override operator.width=wide), but it should be a valid integer",
         ),
     ],
 )
@@ -196,7 +196,7 @@ def test_names_that_would_leave_the_run_s_folder_are_refused_in_words(write, nam
         ),
     ):
         with pytest.raises(UserError) as caught:
-            load_config(write(text), [], RunConfig)
+            load_run(write(text), [])
         assert str(caught.value).startswith(start) and words in str(caught.value)
 
 
@@ -242,7 +242,7 @@ def test_every_packaged_config_is_named_when_one_is_not_found():
 
 @pytest.mark.parametrize("name", packaged_configs())
 def test_every_packaged_config_is_valid(name):
-    assert load_config(name, [], RunConfig).tasks
+    assert load_run(name, []).tasks
 
 
 names = st.text(min_size=1, max_size=20)

@@ -71,7 +71,7 @@ def test_a_finished_run_is_not_done_again(finished_run: Path, capsys: pytest.Cap
 
 def test_a_run_directory_of_another_config_is_refused_and_kept(finished_run: Path) -> None:
     before = (finished_run / "metrics.json").read_bytes()
-    with pytest.raises(UserError, match=r"belongs to another configuration \(operator.width differs\)"):
+    with pytest.raises(UserError, match=r"belongs to another configuration \(settings.width differs\)"):
         pipeline.run("quickstart", [*SMALLER, "stages.operator.width=16"], finished_run.parent)
     assert (finished_run / "metrics.json").read_bytes() == before
 
@@ -193,7 +193,7 @@ def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("operator.widht=9", "operator.width"),
+        ("stages.operator.widht=9", "stages.operator.width"),
         ("training.steps=many", "training.steps"),
         ("tasks.advection.make.equation=advektion", "advection"),
         ("tasks.advection.make.values.gamma=[1.0]", "gamma"),

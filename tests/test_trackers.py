@@ -10,10 +10,9 @@ from statistics import median
 import pytest
 import torch
 
-from ups.config.load import load_config
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
-from ups.pipeline.config import RunConfig
+from ups.pipeline.config import load_run
 from ups.track import background
 from ups.track.background import Background
 from ups.track.jsonl import Events, read_events
@@ -187,7 +186,7 @@ def test_only_rank_0_leaves_anything_behind(tmp_path):
 def test_tracking_is_off_unless_asked_for_and_an_unknown_tracker_is_refused():
     assert RuntimeConfig().tracking == []
     with pytest.raises(UserError, match=r"runtime\.tracking"):
-        load_config("quickstart", ["runtime.tracking=[tensorbord]"], RunConfig)
+        load_run("quickstart", ["runtime.tracking=[tensorbord]"])
 
 
 def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):

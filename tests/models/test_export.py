@@ -182,4 +182,4 @@ def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model\.safetensors has checksum"):
         ups.load(tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["content"]["content"]["model"]["architecture"] == "spectral"
+    assert manifest["content"]["content"]["stage"]["settings"]["architecture"] == "spectral"

@@ -47,7 +47,7 @@ class Trained:
         self.model, self.setting = model, setting
         data = setting.data
         described = data.task.models[model]
-        spec, network = build(described, data.learned, setting.seed)
+        _, network = build(described, data.learned, setting.seed)
         self.config = recipe(described, data.task.batch_size, setting.steps)
         self.watch: Watch | None = None
         self._held = ExitStack()
@@ -62,7 +62,7 @@ class Trained:
             self.config,
             setting.seed,
             folder,
-            {"model": spec.to_dict()},
+            {},
             open_tracker(folder, (), setting.runtime.rank, setting.runtime.ranks.attempt),
         )
 
