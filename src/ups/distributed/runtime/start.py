@@ -150,12 +150,12 @@ class Runtime:
                 runtime.agree("strategy", layout, "give every rank the same runtime.strategy and runtime.shard")
                 runtime = replace(runtime, mesh=_mesh(config, ranks, device))
             _reproducible(config, seed)
-            guard = nullcontext()
+            watchdog = nullcontext()
             if ranks.launched and directory is not None and not supervised():
                 first = ranks.rank - ranks.local_rank
                 node = range(first, first + ranks.local_size)
-                guard = watching(directory, ranks.rank, node, ranks.attempt, config.deadline)
-            with guard:
+                watchdog = watching(directory, ranks.rank, node, ranks.attempt, config.deadline)
+            with watchdog:
                 yield runtime
         # Reached only without an exception: after one, peers may never answer again.
         if ranks.launched:
