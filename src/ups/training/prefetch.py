@@ -39,7 +39,7 @@ class ThreadPrefetch(Generic[How, T]):
 
     def __init__(self, load: Callable[[int, How], Iterable[T]]) -> None:
         self._load = load
-        self._thread = ThreadPoolExecutor(1, "ahead")
+        self._thread = ThreadPoolExecutor(1, "prefetch")
         self._begun: dict[tuple[int, How], Future[list[T]]] = {}
 
     def __call__(self, step: int, how: How) -> list[T]:

@@ -99,8 +99,8 @@ def frequencies(length: float, points: int, periodic: bool, count: int) -> Float
     if periodic:
         order = torch.arange(len(multiples))
         multiples = ((multiples.round() - order).cummax(0).values + order).clamp(max=max(1, points // 2))
-    turning = slowest * multiples
-    return torch.cat([turning.new_zeros(1), turning]) if count > 1 else turning
+    radians = slowest * multiples
+    return torch.cat([radians.new_zeros(1), radians]) if count > 1 else radians
 
 
 class PdetBlock(nn.Module):
