@@ -82,6 +82,14 @@ def test_evaluating_and_reporting_again_gives_the_same_numbers(finished_run: Pat
     assert pipeline.report(finished_run).is_file()
 
 
+def test_a_refused_command_leaves_a_finished_run_finished(finished_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run, tmp_path / "quickstart")
+    before = (tmp_path / "quickstart" / "outcome.json").read_bytes()
+    with pytest.raises(UserError, match="use a smaller --profile"):
+        pipeline.train("quickstart", SMALLER, tmp_path, profile=3)
+    assert (tmp_path / "quickstart" / "outcome.json").read_bytes() == before
+
+
 def test_a_metric_of_the_users_own_is_in_the_metrics_and_in_the_report(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

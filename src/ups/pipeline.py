@@ -366,8 +366,7 @@ def _finished(directory: Path, config: RunConfig) -> dict[str, Any] | None:
 def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig) -> None:
     """Run `work`; write how it ended to `outcome.json`, or what went wrong for the crash report."""
     ranks = Ranks.read()
-    if not supervised() and ranks.rank == 0:
-        forget(directory)
+    before = forget(directory) if not supervised() and ranks.rank == 0 else None
     runtime = None
     try:
         with Runtime.start(config.runtime, config.seed, directory) as runtime:
@@ -385,7 +384,7 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
         decide(directory, Outcome("stopped", str(stopped), ranks.rank))
         raise
     except UserError as error:
-        decide(directory, Outcome("mistake", str(error), ranks.rank))
+        decide(directory, Outcome("mistake", str(error), ranks.rank), before)
         raise
     except GaveUp as error:
         decide(directory, Outcome("gave_up", str(error), ranks.rank))
