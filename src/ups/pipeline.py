@@ -36,6 +36,7 @@ from ups.errors import GaveUp, Stopped, UserError
 from ups.evaluation.evaluate import Evaluation
 from ups.evaluation.evaluate import evaluate as judge
 from ups.evaluation.labels import labels
+from ups.evaluation.scores import check_finite, not_finite
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec
 from ups.simulator import load
@@ -108,7 +109,9 @@ def evaluate(directory: Path) -> dict[str, Any]:
     command = json.loads(details.read_text())["command"] if details.exists() else f"ups run {directory / 'config.yaml'}"
     with claimed_run(directory, config), Runtime.start(config.runtime, config.seed) as runtime:
         _, sources = _data(runtime, config, directory)
-        return _evaluate(runtime, config, directory, sources, command)
+        metrics = _evaluate(runtime, config, directory, sources, command)
+    check_finite(metrics["tasks"])
+    return metrics
 
 
 def report(directory: Path) -> Path:
@@ -127,10 +130,11 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
     for number, name in enumerate(config.fno):  # what one FNO used more or less than its share, the next ones have
         share = left / (len(config.fno) - number)
         left -= fit(runtime, _fno(config, name, tasks[name], directory), seconds=share)
-    _evaluate(runtime, config, directory, sources, command)
+    metrics = _evaluate(runtime, config, directory, sources, command)
     runtime.check_stop("everything but the report is done")
     print("writing the report")
     report(directory)
+    check_finite(metrics["tasks"])
 
 
 def _operator(config: RunConfig, tasks: dict[str, TaskData], directory: Path) -> Plan:
@@ -300,14 +304,15 @@ def _evaluate(
         fno=sum(t["seconds"] for n, t in trained.items() if n != "operator"),
         evaluate=time.monotonic() - began,
     )
+    tasks = {view: evaluation.metrics for view, evaluation in found.items()}
     metrics = {
-        "state": "finished" if fnos.keys() == config.fno.keys() else "evaluated",
+        "state": "finished" if fnos.keys() == config.fno.keys() and not not_finite(tasks) else "evaluated",
         "name": config.name,
         "seconds": seconds,
         **shown,
         "training": trained,
         "solver": details["solver"],
-        "tasks": {view: evaluation.metrics for view, evaluation in found.items()},
+        "tasks": tasks,
     }
     write(directory / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode())
     return metrics
