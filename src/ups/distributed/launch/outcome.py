@@ -1,8 +1,8 @@
 """How a job ended, when it ended by decision: `outcome.json` in the run directory.
 
 A rank that finishes, is asked to stop, meets a user's mistake or gives up writes it and exits with 0; any other end,
-and an exit with 0 without it, is a crash. The first writer wins: later ranks usually only follow. A run that was finished
-stays finished when a later command is refused.
+and an exit with 0 without it, is a crash. The first writer wins: later ranks usually only follow. A run that was
+finished stays finished when a later command is refused.
 """
 
 from __future__ import annotations
