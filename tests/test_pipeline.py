@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import html
 import json
+import math
 import os
 import shutil
 import signal
@@ -20,11 +21,13 @@ from small import SMALLER
 
 from ups import pipeline
 from ups.data.tasks import task as registered
+from ups.distributed.launch.outcome import outcome_of
 from ups.distributed.launch.run_directory import begun
 from ups.equations.named import EQUATIONS
-from ups.errors import STOPPED, UserError
+from ups.errors import STOPPED, GaveUp, UserError
 from ups.metrics import register_metric, registry
-from ups.simulator import load
+from ups.report.table import metrics_table
+from ups.simulator import Simulator, load
 
 VIEWS = {"advection": ["one_step", "rollout"], "burgers": ["one_step", "rollout"], "darcy": ["one_step"]}
 
@@ -80,6 +83,42 @@ def test_evaluating_and_reporting_again_gives_the_same_numbers(finished_run: Pat
     before = json.loads((finished_run / "metrics.json").read_text())["tasks"]
     assert pipeline.evaluate(finished_run)["tasks"] == before
     assert pipeline.report(finished_run).is_file()
+
+
+def test_a_refused_command_leaves_a_finished_run_finished(finished_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run, tmp_path / "quickstart")
+    before = (tmp_path / "quickstart" / "outcome.json").read_bytes()
+    with pytest.raises(UserError, match="use a smaller --profile"):
+        pipeline.train("quickstart", SMALLER, tmp_path, profile=3)
+    assert (tmp_path / "quickstart" / "outcome.json").read_bytes() == before
+
+
+def test_a_training_that_diverged_is_given_up_in_a_sentence(tmp_path: Path) -> None:
+    changes = ["training.learning_rate=1000", "training.steps=19"]  # too few steps to find twenty bad gradients
+    for _ in range(2):  # the same command again must not find it finished
+        with pytest.raises(GaveUp, match="training diverged"):
+            pipeline.run("quickstart", [*SMALLER, *changes], tmp_path)
+        assert outcome_of(tmp_path / "quickstart").state == "gave_up"
+
+
+def test_a_model_whose_error_is_not_finite_is_no_success(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(directory: Path, device) -> Simulator:
+        simulator = load(directory, device)
+        if directory.name == "quickstart":
+            next(simulator.model.parameters()).data.fill_(math.nan)
+        return simulator
+
+    monkeypatch.setattr(pipeline, "load", broken)
+    folder = tmp_path / "quickstart"
+    shutil.copytree(finished_run, folder)
+    with pytest.raises(GaveUp, match=r"error is not finite on advection \(one step\), advection \(rollout\)"):
+        pipeline.evaluate(folder)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["state"] == "evaluated"  # and not finished: `ups run` would say there is nothing to do
+    assert metrics_table(metrics).count("not finite") == 5
+    assert "not finite" in pipeline.report(folder).read_text()
 
 
 def test_a_metric_of_the_users_own_is_in_the_metrics_and_in_the_report(

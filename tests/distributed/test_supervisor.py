@@ -12,6 +12,7 @@ import pytest
 from supervised import alive, start
 
 from ups.distributed.faults.crash_report import latest_report
+from ups.distributed.launch.outcome import Outcome, decide, forget, outcome_of
 from ups.distributed.launch.supervisor import rank_variables, supervise
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
@@ -206,6 +207,17 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path):
 def test_a_wrong_rendezvous_is_one_sentence(tmp_path, nodes, place, says):
     with pytest.raises(UserError, match=says):
         supervise(["true"], tmp_path, 1, config=RuntimeConfig(), nodes=nodes, address=place)
+
+
+@pytest.mark.parametrize("earlier", ["finished", "stopped"])
+def test_a_mistake_on_any_rank_leaves_a_finished_run_finished_and_no_other(tmp_path, earlier):
+    decide(tmp_path, Outcome(earlier, ""))
+    before = forget(tmp_path)
+    mistake = Outcome("mistake", "there is nothing to profile", rank=1)
+    decide(tmp_path, mistake)  # as a rank writes it, which the supervisor reads
+    assert outcome_of(tmp_path) == mistake
+    decide(tmp_path, mistake, before)
+    assert outcome_of(tmp_path) == (before if earlier == "finished" else mistake)
 
 
 def test_the_users_own_variables_win_save_the_one_that_makes_numbers_wrong(tmp_path):

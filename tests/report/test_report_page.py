@@ -138,7 +138,7 @@ def test_a_model_that_fails_is_shown_as_failing_and_crashes_nothing():
     text = page(report_of([task]))
     prose = Elements(text).prose
     assert "The model failed on burgers" in prose
-    assert '<td class="failed">NaN</td>' in text
+    assert '<td class="failed">not finite</td>' in text
     sequence = json.loads(_data(text, "task-burgers-data"))["sequences"][0]
     assert sequence["nrmse"]["operator"][20:] == [[None]] * 21
     assert all(value is not None for (value,) in sequence["nrmse"]["operator"][:20])

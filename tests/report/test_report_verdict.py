@@ -95,7 +95,14 @@ def test_ratios_by_hand():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0123456, "0.0123"), (1.5, "1.50"), (12345.0, "1.23·10⁴"), (2e-5, "2.00·10⁻⁵"), (0.0, "0"), (math.nan, "NaN")],
+    [
+        (0.0123456, "0.0123"),
+        (1.5, "1.50"),
+        (12345.0, "1.23·10⁴"),
+        (2e-5, "2.00·10⁻⁵"),
+        (0.0, "0"),
+        (math.nan, "not finite"),
+    ],
 )
 def test_numbers_read_as_people_write_them(value, text):
     assert number(value) == text

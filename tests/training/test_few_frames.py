@@ -8,8 +8,8 @@ import pytest
 import torch
 from small import draws_of
 from standing import TASK, Standing, exact_model, learned, window
-
 from ups.config.schema import RuntimeConfig, TrainingConfig
+
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.models.saved import TrainedTask

@@ -234,6 +234,18 @@ def test_in_doubt_the_last_weights_are_kept(data, tmp_path: Path, runtime: Runti
     assert (state.best_step, state.best) == (12, pytest.approx(0.505))
 
 
+def test_a_training_without_one_finite_validation_gives_up_also_when_it_is_resumed(
+    data, tmp_path: Path, runtime: Runtime
+) -> None:
+    for scores in ([math.nan] * 3, []):
+        with pytest.raises(GaveUp, match="no validation in its 12 steps was a finite number; lower training"):
+            trainer(data, tmp_path, runtime, scores=scores).fit()
+
+
+def test_a_training_that_was_once_finite_keeps_those_weights(data, tmp_path: Path, runtime: Runtime) -> None:
+    assert trainer(data, tmp_path, runtime, scores=[0.8, math.nan, math.nan]).fit().best_step == 4
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(data, tmp_path: Path, runtime: Runtime) -> None:
     run = trainer(data, tmp_path, runtime)
     run.step()

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.errors import GaveUp
 from ups.evaluation.labels import PERSISTENCE
 from ups.fields import Grid, TaskSpec
 from ups.metrics import MetricContext, metrics, pooled_nrmse
@@ -86,6 +87,25 @@ def _pooled(prediction: Fields, truth: Fields, drawn: Tensor) -> Float[Tensor, "
         1, drawn, torch.ones(drawn.shape, dtype=torch.float64)
     )
     return ((weights @ error) / (weights @ size)).sqrt().mean(1)
+
+
+def not_finite(tasks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Where the model's own error is no finite number, of the tasks of `metrics.json`: "burgers (rollout)"."""
+    return [
+        f"{task} ({view.replace('_', ' ')})"
+        for task, views in tasks.items()
+        for view, entries in views.items()
+        if entries["nrmse"]["model"] is None
+    ]
+
+
+def check_finite(tasks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """A model that predicts infinities is no success; what was measured of it stays."""
+    if failed := not_finite(tasks):
+        raise GaveUp(
+            f"the model's error is not finite on {', '.join(failed)}; lower training.learning_rate, train longer or on "
+            "longer rollouts, and give another name=..."
+        )
 
 
 def plain(value: Float[Tensor, ""] | float) -> float | None:

@@ -86,6 +86,8 @@ def judge(
         **{family: sum(_progress(plan)["seconds"] for plan in done[family].values()) for family in compared},
         evaluate=time.monotonic() - began,
     )
+    whole = all(done[family].keys() == families[family].keys() for family in families)
+    scores = {view: evaluation.metrics for view, evaluation in found.items()}
     metrics = {
         "state": "finished"
         if done == families or all(done[f].keys() == families[f].keys() for f in families)
@@ -96,7 +98,7 @@ def judge(
         **shown,
         "training": trained,
         "solver": solver,
-        "tasks": {view: evaluation.metrics for view, evaluation in found.items()},
+        "tasks": scores,
     }
     write(directory / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode())
     return metrics

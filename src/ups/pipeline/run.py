@@ -23,6 +23,7 @@ from ups.distributed.launch.run_directory import begun, claimed_run
 from ups.distributed.runtime.start import Ranks, Runtime
 from ups.durable import write
 from ups.errors import GaveUp, Stopped, UserError
+from ups.evaluation.scores import check_finite
 from ups.pipeline.config import RunConfig, load_run, run_config
 from ups.pipeline.data import data_of, timed_data
 from ups.pipeline.judge import fingerprint, judge
@@ -130,7 +131,9 @@ def evaluate(directory: Path) -> dict[str, Any]:
     details = directory / "evaluation" / "details.json"
     command = json.loads(details.read_text())["command"] if details.exists() else f"ups run {directory / 'config.yaml'}"
     with claimed_run(directory, config, config), Runtime.start(config.runtime, config.seed) as runtime:
-        return judge(runtime, config, directory, *data_of(runtime, config, directory), command)
+        metrics = judge(runtime, config, directory, *data_of(runtime, config, directory), command)
+    check_finite(metrics["tasks"])
+    return metrics
 
 
 def report(directory: Path) -> Path:
@@ -147,10 +150,11 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
     tasks, sources = timed_data(runtime, config, directory)
     progress = train_stages(runtime, stage_plans(config, tasks, directory))
     train_compared(runtime, compared_plans(config, tasks, directory), device_seconds(config, progress))
-    judge(runtime, config, directory, tasks, sources, command)
+    metrics = judge(runtime, config, directory, tasks, sources, command)
     runtime.check_stop("everything but the report is done")
     print("writing the report")
     report(directory)
+    check_finite(metrics["tasks"])
 
 
 def _before(directory: Path) -> RunConfig | None:
@@ -173,8 +177,7 @@ def _finished(directory: Path, config: RunConfig) -> dict[str, Any] | None:
 def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig) -> None:
     """Run `work`; write how it ended to `outcome.json`, or what went wrong for the crash report."""
     ranks = Ranks.read()
-    if not supervised() and ranks.rank == 0:
-        forget(directory)
+    before = forget(directory) if not supervised() and ranks.rank == 0 else None
     runtime = None
     try:
         with Runtime.start(config.runtime, config.seed, directory) as runtime:
@@ -194,7 +197,7 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
         decide(directory, Outcome("stopped", str(stopped), ranks.rank))
         raise
     except UserError as error:
-        decide(directory, Outcome("mistake", str(error), ranks.rank))
+        decide(directory, Outcome("mistake", str(error), ranks.rank), before)
         raise
     except GaveUp as error:
         decide(directory, Outcome("gave_up", str(error), ranks.rank))

@@ -278,7 +278,7 @@ class Player {
     const sequence = this.data.sequences[this.sequence];
     for (const [name, place] of this.readout) {
       const value = sequence.nrmse[name][this.frame][this.channel];
-      place.textContent = value === null ? "NaN" : short(value);
+      place.textContent = value === null ? "not finite" : short(value);
       place.classList.toggle("bad", value === null);
     }
     if (this.data.dimension === 2) for (const panel of this.panels) panel();

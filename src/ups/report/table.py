@@ -18,9 +18,9 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
         for view, measured in views.items():
             values = measured["nrmse"]
             model = values["model"]
-            numbers = [values.get(name) for name in legend.names]
-            ratios = [model / values[name] if model and values.get(name) else None for name in legend.rivals]
-            rows.append((task, view.replace("_", " "), *(_number(value) for value in (*numbers, *ratios))))
+            numbers = [_number(values[name]) if name in values else "-" for name in legend.names]
+            ratios = [_number(model / values[name]) if model and values.get(name) else "-" for name in legend.rivals]
+            rows.append((task, view.replace("_", " "), *numbers, *ratios))
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -31,4 +31,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    """Four decimals, or an exponent where nobody would read so many digits; JSON has null for what is not finite."""
+    if value is None:
+        return "not finite"
+    return f"{value:.4f}" if value < 1e4 else f"{value:.1e}"

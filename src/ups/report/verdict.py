@@ -162,7 +162,7 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None:
         return "—"
     if math.isnan(value):
-        return "NaN"
+        return "not finite"
     if math.isinf(value):
         return "∞"
     if value == 0:

@@ -186,7 +186,8 @@ class Trainer:
     ) -> State:
         """Train to the last step. On Ctrl-C or SIGTERM to any rank: save, then `Stopped` on every one.
 
-        Every step runs inside its own `around()`, which may trace it.
+        Every step runs inside its own `around()`, which may trace it. A training in which no validation gave a finite
+        number has no weights worth keeping, and gives up: now, and whenever it is resumed.
         """
         config, state = self.config, self.state
         began, before, device_seconds = time.monotonic() - state.seconds, state.seconds, state.device_seconds
@@ -213,6 +214,12 @@ class Trainer:
             if votes.stop and not last:
                 self.runtime.stop.asked = True
                 self.runtime.check_stop(f"step {state.step} of {config.steps} is saved in {self.saving.folder}")
+        if not math.isfinite(state.best):
+            raise GaveUp(
+                f"training diverged: no validation in its {state.step} steps was a finite number; lower "
+                "training.learning_rate (or the FNO's own) and give another name=...; losses and validations are in "
+                f"{self.directory / 'events.jsonl'}"
+            )
         return state
 
     def save(self, wait: bool) -> None:

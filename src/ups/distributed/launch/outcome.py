@@ -1,7 +1,8 @@
 """How a job ended, when it ended by decision: `outcome.json` in the run directory.
 
 A rank that finishes, is asked to stop, meets a user's mistake or gives up writes it and exits with 0; any other end,
-and an exit with 0 without it, is a crash. The first writer wins: later ranks usually only follow.
+and an exit with 0 without it, is a crash. The first writer wins: later ranks usually only follow. A run that was
+finished stays finished when a later command is refused.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ class Outcome:
         return CODES[self.state]
 
 
-def decide(directory: Path, outcome: Outcome) -> None:
-    """Write the outcome unless there is one already."""
+def decide(directory: Path, outcome: Outcome, before: Outcome | None = None) -> None:
+    """Write the outcome unless there is one already. A mistake changes nothing: where the run was finished `before`,
+    that is written again, also in the place of what another rank said of the same mistake.
+    """
+    kept = before if before is not None and (before.state, outcome.state) == ("finished", "mistake") else None
     temporary = directory / f".{_NAME}.{outcome.rank}.{os.getpid()}"
     try:
-        temporary.write_text(json.dumps(asdict(outcome)) + "\n")
-        os.link(temporary, directory / _NAME)  # fails where the name exists, in one act
+        temporary.write_text(json.dumps(asdict(kept or outcome)) + "\n")
+        # A link fails where the name exists, in one act.
+        (os.replace if kept else os.link)(temporary, directory / _NAME)
     except FileExistsError:
         return
     finally:
@@ -51,9 +56,11 @@ def outcome_of(directory: Path) -> Outcome | None:
         return None
 
 
-def forget(directory: Path) -> None:
-    """A new job starts: what an earlier one decided no longer holds."""
+def forget(directory: Path) -> Outcome | None:
+    """A new job starts: what an earlier one decided, which is returned, no longer holds."""
+    before = outcome_of(directory)
     (directory / _NAME).unlink(missing_ok=True)
+    return before
 
 
 def supervised() -> bool:

@@ -50,8 +50,7 @@ def supervise(
         from ups.distributed.launch.rendezvous import join
 
         rendezvous = join(f"ups-{directory.name}", least, most, address)
-    if rendezvous.host:
-        _forget_last_job(directory)
+    before = _forget_last_job(directory) if rendezvous.host else None
     job = Job(tuple(command), directory, ranks, config, _grace(), tuple(shown or command))
     variables = rank_variables(directory, ranks, config, os.environ, interface=rendezvous.interface)
     with _variables({**_agent_variables(), **variables}):
@@ -62,6 +61,7 @@ def supervise(
     if outcome is None:
         raise RuntimeError(f"the job in {directory} ended without an outcome")
     if rendezvous.host:
+        decide(directory, outcome, before)  # which changes it only where a finished run refused this command
         backoff.clear(directory)
     return outcome
 
@@ -151,13 +151,14 @@ def _nodes(nodes: str, rendezvous: str | None) -> tuple[int, int]:
     return found
 
 
-def _forget_last_job(directory: Path) -> None:
+def _forget_last_job(directory: Path) -> Outcome | None:
     """Heartbeats, failures and the outcome of an earlier job would be taken for this one's; its reports stay."""
-    forget(directory)
+    before = forget(directory)
     backoff.new_job(directory)
     shutil.rmtree(directory / "heartbeats", ignore_errors=True)
     for attempt in (directory / "crash").glob("attempt_*"):
         shutil.rmtree(attempt, ignore_errors=True)
+    return before
 
 
 @contextmanager
