@@ -89,9 +89,7 @@ def judge(
     whole = all(done[family].keys() == families[family].keys() for family in families)
     scores = {view: evaluation.metrics for view, evaluation in found.items()}
     metrics = {
-        "state": "finished"
-        if done == families or all(done[f].keys() == families[f].keys() for f in families)
-        else "evaluated",
+        "state": "finished" if whole and not not_finite(scores) else "evaluated",
         "name": config.name,
         "configuration": fingerprint(config),
         "seconds": seconds,

@@ -66,7 +66,7 @@ class Trainer:
         events: Tracker,
     ) -> None:
         self.runtime, self.stage, self.tasks, self.config, self.seed = runtime, stage, tasks, config, seed
-        self.events, self.job = events, runtime.directory or directory
+        self.directory, self.events, self.job = directory, events, runtime.directory or directory
         self.stores = {name: task.store for name, task in tasks.items()}
         check_ranks(config.batch_size, runtime.size)
         self.sampler = _sampler(tasks, config, seed)
