@@ -5,19 +5,17 @@ from __future__ import annotations
 import errno
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from ups.data.formats.layouts import LAYOUTS, named_layout
 from ups.errors import UserError
 from ups.fields import Dataset
+from ups.track.tick import Tick
 
 _PIECE_BYTES = 1 << 26  # of one read: 64 MiB
 
-Progress = Callable[[int, int], None]
 
-
-def convert(dataset: Dataset, path: str | Path, layout: str, progress: Progress | None = None) -> list[str]:
+def convert(dataset: Dataset, path: str | Path, layout: str, progress: Tick | None = None) -> list[str]:
     """Write a dataset's trajectories to a new file of another layout; returns in words what that layout does not keep.
 
     What the layout cannot hold at all is refused. The file appears under its name when it is whole, else nothing does.

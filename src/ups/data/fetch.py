@@ -15,7 +15,6 @@ import os
 import shutil
 import ssl
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 from urllib.error import HTTPError, URLError
@@ -25,12 +24,11 @@ from urllib.request import Request, urlopen
 from ups.data.published import PublishedFile
 from ups.durable import sync
 from ups.errors import UserError
+from ups.track.tick import Tick
 
 _BLOCK = 1 << 20
 _PATIENCE = 60.0  # seconds without a byte
 _PAUSES = (1.0, 2.0, 4.0, 8.0)  # before each new try without progress
-
-Progress = Callable[[int, int], None]
 
 
 class _Broken(Exception):
@@ -41,7 +39,7 @@ class _Unreachable(_Broken):
     """There was no connection at all."""
 
 
-def fetch(file: PublishedFile, folder: str | Path, progress: Progress | None = None) -> Path:
+def fetch(file: PublishedFile, folder: str | Path, progress: Tick | None = None) -> Path:
     """Bring a published file into `folder`. `progress(done, total)` counts bytes; total is 0 while it is not known.
 
     A file that is already there is kept if its checksum is right, and refused if not.
@@ -91,7 +89,7 @@ def _check_content(file: PublishedFile, part: Path) -> None:
         )
 
 
-def _receive(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Progress) -> None:
+def _receive(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick) -> None:
     """Try until the part is whole; give up when tries bring nothing new."""
     failures, best = 0, bytes_.tell()
     start = best
@@ -112,7 +110,7 @@ def _receive(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Progr
         time.sleep(_PAUSES[failures - 1])
 
 
-def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Progress) -> None:
+def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick) -> None:
     """One request for what is missing."""
     have, version = bytes_.tell(), _version_file(part)
     request = Request(file.url, headers={"User-Agent": "ups", "Accept-Encoding": "identity"})

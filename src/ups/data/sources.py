@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,15 @@ from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
 from ups.data.prepare.row_ranges import row_ranges
-from ups.data.prepare.splits import Splits, Tick, check_disjoint, split
+from ups.data.prepare.splits import Splits, check_disjoint, split
 from ups.data.sampler import mix
 from ups.data.views import pdebench_view
 from ups.equations import Equation
 from ups.equations.named import named_equation
 from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
+from ups.track.tick import Report, Tick
 
-Report = Callable[[str, int, int], None]
 _EXTENT = ("points", "frames", "duration")
 """Settings that say how much of a problem is stored, not which problem it is."""
 

@@ -38,8 +38,8 @@ from ups.store.layout import (
     size_problem,
     understood,
 )
+from ups.track.tick import Tick
 
-Progress = Callable[[int, int], None]
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and dtype of every array."""
 _INTERVAL = 0.1  # seconds between two looks at a store that another process builds
@@ -94,7 +94,7 @@ class Plan:
 
 @contextmanager
 def planned(
-    path: Path, key: str, arrays: Mapping[str, HasShape], progress: Progress, *, rebuild: bool = False
+    path: Path, key: str, arrays: Mapping[str, HasShape], progress: Tick, *, rebuild: bool = False
 ) -> Iterator[Plan]:
     """What is to be done to complete the store at `path`, which is ours alone meanwhile if it is anything."""
     shapes = {name: (tuple(source.shape), np.dtype(source.dtype).name) for name, source in arrays.items()}

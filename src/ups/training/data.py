@@ -12,15 +12,15 @@ from typing import Any
 from ups.data.generate.workers import all_cores
 from ups.data.prepare.cached import cached
 from ups.data.prepare.row_ranges import row_ranges, total_bytes
-from ups.data.prepare.splits import Tick
 from ups.data.prepare.statistics import statistics
-from ups.data.sources import Report, Source
+from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch, Dataset
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import read_all
 from ups.store.fields import CODEC, FieldStore, field_arrays, store_key
 from ups.store.ranks import build_on_ranks
+from ups.track.tick import Report, Tick
 
 VALIDATION = 48
 """At most so many validation trajectories a task are rolled out to choose a checkpoint."""

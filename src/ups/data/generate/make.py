@@ -29,10 +29,9 @@ from ups.durable import sync
 from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Batch, Header
+from ups.track.tick import Tick
 
 VERSION = 4  # of the bytes a solver makes; raised when any solver's output changes
-
-Progress = Callable[[int, int], None]
 
 
 def generate(
@@ -41,7 +40,7 @@ def generate(
     seed: int,
     path: str | Path,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Tick | None = None,
     *,
     device: str = "cpu",
     layout: str | None = None,
@@ -125,7 +124,7 @@ def data_keys(equation: Equation, count: int, seed: int, layout: str = "") -> di
     return {device: data_key(equation, count, seed, layout, device) for device in ("cpu", "cuda")}
 
 
-def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str, progress: Progress) -> Path:
+def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str, progress: Tick) -> Path:
     """The whole data in the chunks' folder, under their final name."""
     whole = chunks.folder / name
     for left in (whole, *chunks.folder.glob("*.tmp"), *chunks.folder.glob(".*.tmp")):

@@ -11,7 +11,7 @@ mean before they are squared: with a mean of 1e8 and a spread of 1, E[u²] − E
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ups.data.formats.well.tree import STATISTICS as KINDS
 from ups.data.generate.workers import in_workers
 from ups.errors import UserError
 from ups.fields import Dataset
+from ups.track.tick import Tick
 
 BLOCK_BYTES = 1 << 26  # of one read: 64 MiB
 
@@ -32,10 +33,8 @@ Moments = dict[str, dict[str, float]]
 _Sums = dict[str, np.ndarray]
 """Of each field ("u") and its changes ("u delta"): mean, mean squared deviation and mean square of every frame."""
 
-Progress = Callable[[int, int], None]
 
-
-def moments(dataset: Dataset, workers: int = 1, progress: Progress | None = None) -> Moments:
+def moments(dataset: Dataset, workers: int = 1, progress: Tick | None = None) -> Moments:
     """One pass over a dataset. `progress(done, total)` counts pieces.
 
     A piece is read at a time (a worker), of which three numbers are kept for every field, trajectory and frame, and

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ups.fields import Dataset
+from ups.track.tick import Tick
 
 READ_BYTES = 1 << 28  # of one read: 256 MiB, or one trajectory where it is larger
 
@@ -23,7 +24,7 @@ def _bytes(dataset: Dataset, frames: int) -> int:
     return header.dtype.itemsize * fields * math.prod(header.grid.shape)
 
 
-def row_ranges(dataset: Dataset, frames: int, tick: Callable[[int, int], None] | None = None) -> Iterator[range]:
+def row_ranges(dataset: Dataset, frames: int, tick: Tick | None = None) -> Iterator[range]:
     """All trajectories in order, as runs of which `frames` frames each are to be read at once.
 
     Whenever one has been dealt with, `tick` is told how many trajectories are done, and of how many.

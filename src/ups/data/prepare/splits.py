@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -12,8 +12,7 @@ from ups.data.joined import Joined, Subset
 from ups.data.prepare.row_ranges import row_ranges
 from ups.errors import UserError
 from ups.fields import Batch, Dataset
-
-Tick = Callable[[int, int], None]
+from ups.track.tick import Tick
 
 
 class Splits(NamedTuple):
