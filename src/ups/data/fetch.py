@@ -8,7 +8,6 @@ server calls this version of the file (its ETag) is kept beside the part, so tha
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import http.client
 import os
@@ -24,6 +23,7 @@ from urllib.request import Request, urlopen
 from ups.data.published import PublishedFile
 from ups.durable import sync
 from ups.errors import UserError
+from ups.locks import held
 from ups.track.tick import Tick
 
 _BLOCK = 1 << 20
@@ -176,14 +176,9 @@ def _check_size(file: PublishedFile, total: int, have: int, part: Path) -> None:
 
 
 def _alone(bytes_: IO[bytes], part: Path, final: Path) -> None:
-    """Hold the part until it is closed. One that was renamed or removed before it was held is another process's."""
-    busy = UserError(f"{final} is being fetched by another process; wait for it")
-    try:
-        fcntl.flock(bytes_, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise busy from None
-    if not part.exists() or not os.path.samestat(os.fstat(bytes_.fileno()), part.stat()):
-        raise busy
+    """Hold the part until it is closed."""
+    if not held(bytes_, part):
+        raise UserError(f"{final} is being fetched by another process; wait for it")
     bytes_.seek(0, os.SEEK_END)  # the holder before may have added to it since it was opened
 
 

@@ -5,8 +5,6 @@ A store that is complete is not claimed and nothing in its folder is touched.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import time
 import warnings
@@ -14,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ups.durable import crc32_of, seal, write
 from ups.errors import UserError
+from ups.locks import held
 from ups.store.layout import (
     INDEX,
     LOCK,
@@ -238,30 +237,17 @@ def _alone(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         with explained(path):
             lock = file.open("a")
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not warned:
-                    warnings.warn(f"{path} is being built by another process; waiting for it", stacklevel=4)
-                    warned = True
-                waiting()
-                time.sleep(_INTERVAL)
-                continue
-            if not _names(file, lock):
-                continue  # its holder removed it just now, and another may hold the next one
-            try:
-                yield
-            finally:
-                file.unlink()
-            return
-
-
-def _names(file: Path, lock: IO[str]) -> bool:
-    """Whether the open file still has its name."""
-    try:
-        return os.path.samestat(os.fstat(lock.fileno()), file.stat())
-    except FileNotFoundError:
-        return False
+            if held(lock, file):
+                try:
+                    yield
+                finally:
+                    file.unlink()
+                return
+        if not warned:
+            warnings.warn(f"{path} is being built by another process; waiting for it", stacklevel=4)
+            warned = True
+        waiting()
+        time.sleep(_INTERVAL)
 
 
 @contextmanager

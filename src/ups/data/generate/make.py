@@ -9,12 +9,10 @@ in the last digits: the data's key says which made them, and the data of either 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import itertools
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -29,6 +27,7 @@ from ups.durable import sync
 from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Batch, Header
+from ups.locks import held
 from ups.track.tick import Tick
 
 VERSION = 4  # of the bytes a solver makes; raised when any solver's output changes
@@ -225,14 +224,9 @@ def _alone(path: Path) -> Iterator[None]:
     """Two processes that make one file would take each other's chunks away, or one the other's file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f".{path.name}.lock")
-    busy = UserError(f"{path} is being made by another process; wait for it or choose another path")
     with name.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise busy from None
-        if not name.exists() or not os.path.samestat(os.fstat(lock.fileno()), name.stat()):
-            raise busy  # its holder removed it just now, and another may hold the next one
+        if not held(lock, name):
+            raise UserError(f"{path} is being made by another process; wait for it or choose another path")
         try:
             yield
         finally:
