@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import math
-import shutil
 from pathlib import Path
 
 from ups.data.formats.layouts import LAYOUTS, named_layout
+from ups.durable import check_space
 from ups.errors import UserError
 from ups.fields import Dataset
 from ups.track.tick import Tick
@@ -24,7 +24,7 @@ def convert(dataset: Dataset, path: str | Path, layout: str, progress: Tick | No
     header, count = dataset.header, len(dataset)
     lost = kind.loses(header)
     size = header.dtype.itemsize * len(header.times) * math.prod(header.grid.shape) * len(header.channels)
-    _check_space(path, count * size)
+    check_space(path, count * size)
     step = max(1, _PIECE_BYTES // max(1, size))
     try:
         with kind.writer(path, header, count) as writer:
@@ -47,13 +47,3 @@ def layout_for(path: str | Path, layout: str | None) -> str:
     fitting = [kind.name for kind in LAYOUTS if kind.extension == Path(path).suffix]
     likely = f"; published files ending in {Path(path).suffix} are {' or '.join(fitting)}" if fitting else ""
     raise UserError(f"{path}: say its layout with --format, one of {', '.join(kind.name for kind in LAYOUTS)}{likely}")
-
-
-def _check_space(path: Path, needed: int) -> None:
-    place = next(folder for folder in path.absolute().parents if folder.exists())
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise UserError(
-            f"{path}: it needs {needed / 2**20:.1f} MiB, {place} has {free / 2**20:.1f} MiB free; "
-            "free some space or choose another place"
-        )

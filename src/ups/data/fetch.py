@@ -11,7 +11,6 @@ import errno
 import hashlib
 import http.client
 import os
-import shutil
 import ssl
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from ups.data.published import PublishedFile
-from ups.durable import sync
+from ups.durable import check_space, sync
 from ups.errors import UserError
 from ups.locks import held
 from ups.track.tick import Tick
@@ -167,12 +166,7 @@ def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick) -> 
 def _check_size(file: PublishedFile, total: int, have: int, part: Path) -> None:
     if total and file.size is not None and total != file.size:
         raise UserError(f"{file.url} has {total:,} bytes, the published file {file.size:,}; it is another file")
-    free = shutil.disk_usage(part.parent).free
-    if free < total - have:
-        raise UserError(
-            f"{part.parent}: {file.path.name} needs {(total - have) / 2**30:.2f} GiB more, the disk has "
-            f"{free / 2**30:.2f} GiB free; free some space or choose another folder"
-        )
+    check_space(part.with_name(file.path.name), total - have)
 
 
 def _alone(bytes_: IO[bytes], part: Path, final: Path) -> None:

@@ -5,7 +5,6 @@ A store that is complete is not claimed and nothing in its folder is touched.
 
 from __future__ import annotations
 
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ups.durable import crc32_of, seal, write
+from ups.durable import check_space, crc32_of, seal, write
 from ups.errors import UserError
 from ups.locks import held
 from ups.store.layout import (
@@ -115,7 +114,7 @@ def planned(
             if index is None and not (path / PARTIAL).exists():
                 _claim(path, key, shapes)
             todo = _plan(key, shapes, _shards_of(path, index) if index else _leftovers(path, shapes))
-            _check_space(path, todo.total - todo.done)
+            check_space(path, todo.total - todo.done)
         yield todo
 
 
@@ -192,15 +191,6 @@ def _leftovers(path: Path, shapes: Shapes) -> _Found:
                     found[name, number] = (shard, True)
                     break
     return found
-
-
-def _check_space(path: Path, needed: int) -> None:
-    free = shutil.disk_usage(path).free
-    if needed > free:
-        raise UserError(
-            f"{path} needs {needed / 2**30:.1f} GiB more and its disk has {free / 2**30:.1f} GiB free; "
-            "make room or give the store another path"
-        )
 
 
 def _seen(path: Path, shapes: Shapes) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from ups.data.formats.layout import Layout, Writer
 from ups.data.formats.layouts import named_layout
 from ups.data.generate.chunks import Chunks, gpus
 from ups.data.open import open_dataset
-from ups.durable import sync
+from ups.durable import check_space, sync
 from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Batch, Header
@@ -210,13 +210,7 @@ def _check_space(path: Path, chunks: Chunks) -> None:
     fields = len(equation.times) * len(equation.channels) + len(equation.static)
     missing = chunks.count - sum(chunks.held(chunk) for chunk in chunks.finished())
     needed = 4 * fields * math.prod(equation.grid.shape) * (chunks.count + missing) + 2**20
-    place = next(folder for folder in path.absolute().parents if folder.exists())
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise UserError(
-            f"{path}: making it needs {needed / 2**20:.1f} MiB, {place} has {free / 2**20:.1f} MiB free; "
-            "free some space or choose another place"
-        )
+    check_space(path, needed)
 
 
 @contextmanager
