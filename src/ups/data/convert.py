@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import math
 from pathlib import Path
 
 from ups.data.formats.layouts import LAYOUTS, named_layout
+from ups.data.prepare.row_ranges import batches, total_bytes
 from ups.durable import check_space
 from ups.errors import UserError
 from ups.fields import Dataset
@@ -21,18 +21,12 @@ def convert(dataset: Dataset, path: str | Path, layout: str, progress: Tick | No
     What the layout cannot hold at all is refused. The file appears under its name when it is whole, else nothing does.
     """
     path, kind = Path(path), named_layout(layout)
-    header, count = dataset.header, len(dataset)
-    lost = kind.loses(header)
-    size = header.dtype.itemsize * len(header.times) * math.prod(header.grid.shape) * len(header.channels)
-    check_space(path, count * size)
-    step = max(1, _PIECE_BYTES // max(1, size))
+    lost = kind.loses(dataset.header)
+    check_space(path, total_bytes(dataset))
     try:
-        with kind.writer(path, header, count) as writer:
-            for first in range(0, count, step):
-                last = min(first + step, count)
-                writer.write(dataset.read(range(first, last), slice(None)))
-                if progress is not None:
-                    progress(last, count)
+        with kind.writer(path, dataset.header, len(dataset)) as writer:
+            for batch in batches(dataset, len(dataset.times), progress, _PIECE_BYTES):
+                writer.write(batch)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.data.prepare.row_ranges import in_steps
 from ups.data.sources import Source
 from ups.evaluation.labels import PERSISTENCE
 from ups.evaluation.scores import plain, score
@@ -96,8 +97,8 @@ def _hardest(predictor: Propagator, learned: TrainedTask, batch: Batch, capture:
 def mean_solution(source: Source, truth: Batch) -> Fields:
     """For a steady task, what knows nothing of the sample: the mean solution of the training set."""
     total = torch.zeros(*source.train.grid.shape, len(source.train.channels), dtype=torch.float64)
-    for start in range(0, len(source.train), 256):
-        batch = source.train.read(range(start, min(start + 256, len(source.train))), slice(None))
+    for rows in in_steps(len(source.train), 256):
+        batch = source.train.read(rows, slice(None))
         total += batch.values[:, 0].double().sum(0)
     mean = (total / len(source.train))[None]
     mean = (

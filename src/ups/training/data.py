@@ -11,7 +11,7 @@ from typing import Any
 
 from ups.data.generate.workers import all_cores
 from ups.data.prepare.cached import cached
-from ups.data.prepare.row_ranges import row_ranges, total_bytes
+from ups.data.prepare.row_ranges import batches, total_bytes
 from ups.data.prepare.statistics import statistics
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
@@ -96,7 +96,7 @@ def prepare(
 def _ranges(dataset: Dataset, names: Sequence[str], tick: Tick) -> dict[str, tuple[float, float]]:
     """The smallest and largest value of each parameter."""
     found: dict[str, tuple[float, float]] = {name: (math.inf, -math.inf) for name in names}
-    for rows in row_ranges(dataset, 1, tick) if names else ():
-        seen = dataset.read(rows, slice(0, 1)).parameters
+    for batch in batches(dataset, 1, tick) if names else ():
+        seen = batch.parameters
         found = {n: (min(lo, float(seen[n].min())), max(hi, float(seen[n].max()))) for n, (lo, hi) in found.items()}
     return found

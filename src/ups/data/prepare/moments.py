@@ -22,6 +22,7 @@ import yaml
 from ups import durable
 from ups.data.formats.well.tree import STATISTICS as KINDS
 from ups.data.generate.workers import in_workers
+from ups.data.prepare.row_ranges import in_steps
 from ups.errors import UserError
 from ups.fields import Dataset
 from ups.track.tick import Tick
@@ -62,13 +63,11 @@ def _pieces(dataset: Dataset) -> Iterator[tuple[range, slice]]:
     frame_bytes = dataset.header.dtype.itemsize * math.prod(dataset.grid.shape) * max(1, len(dataset.channels))
     if frame_bytes * frames <= BLOCK_BYTES:
         step = BLOCK_BYTES // (frame_bytes * frames)
-        for first in range(0, len(dataset), step):
-            yield range(first, min(first + step, len(dataset))), slice(0, frames)
+        yield from ((rows, slice(0, frames)) for rows in in_steps(len(dataset), step))
         return
     step = max(1, BLOCK_BYTES // frame_bytes)
     for row in range(len(dataset)):
-        for first in range(0, frames, step):
-            yield range(row, row + 1), slice(first, min(first + step, frames))
+        yield from ((range(row, row + 1), slice(part.start, part.stop)) for part in in_steps(frames, step))
 
 
 def _sums(dataset: Dataset, piece: tuple[range, slice]) -> _Sums:
