@@ -27,7 +27,8 @@ from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, GaveUp, UserError
 from ups.metrics import register_metric, registry
 from ups.report.table import metrics_table
-from ups.simulator import Simulator, load
+from ups.simulator import load
+from ups.training.restore import restored
 
 VIEWS = {"advection": ["one_step", "rollout"], "burgers": ["one_step", "rollout"], "darcy": ["one_step"]}
 
@@ -88,7 +89,7 @@ def test_evaluating_and_reporting_again_gives_the_same_numbers(finished_run: Pat
 def test_a_refused_command_leaves_a_finished_run_finished(finished_run: Path, tmp_path: Path) -> None:
     shutil.copytree(finished_run, tmp_path / "quickstart")
     before = (tmp_path / "quickstart" / "outcome.json").read_bytes()
-    with pytest.raises(UserError, match="use a smaller --profile"):
+    with pytest.raises(UserError, match="there is no step left to profile"):
         pipeline.train("quickstart", SMALLER, tmp_path, profile=3)
     assert (tmp_path / "quickstart" / "outcome.json").read_bytes() == before
 
@@ -104,13 +105,13 @@ def test_a_training_that_diverged_is_given_up_in_a_sentence(tmp_path: Path) -> N
 def test_a_model_whose_error_is_not_finite_is_no_success(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(directory: Path, device) -> Simulator:
-        simulator = load(directory, device)
-        if directory.name == "quickstart":
-            next(simulator.model.parameters()).data.fill_(math.nan)
-        return simulator
+    def broken(folder: Path, runtime):
+        stage = restored(folder, runtime)
+        if folder.name == "operator":
+            next(stage.trainable().parameters()).data.fill_(math.nan)
+        return stage
 
-    monkeypatch.setattr(pipeline, "load", broken)
+    monkeypatch.setattr("ups.pipeline.judge.restored", broken)
     folder = tmp_path / "quickstart"
     shutil.copytree(finished_run, folder)
     with pytest.raises(GaveUp, match=r"error is not finite on advection \(one step\), advection \(rollout\)"):

@@ -9,12 +9,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ups.errors import UserError
+
 _CHUNK = 1 << 22
+
+
+def check_space(path: Path, needed: int) -> None:
+    """Refuse work whose result the disk of `path`, which need not exist yet, has no room for."""
+    place = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise UserError(
+            f"{path} needs {needed / 2**20:,.1f} MiB more and {place} has {free / 2**20:,.1f} MiB free; "
+            "free some space or choose another place"
+        )
 
 
 def crc32_of(path: Path) -> int:

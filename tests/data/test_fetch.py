@@ -226,7 +226,7 @@ def test_a_host_that_cannot_be_reached_is_said_at_once(server, tmp_path):
 
 def test_a_file_larger_than_the_disk_is_refused_before_it_comes(server, tmp_path):
     server.claimed = 10**16
-    with pytest.raises(UserError, match="GiB free; free some space"):
+    with pytest.raises(UserError, match="MiB free; free some space"):
         fetch(server.file(), tmp_path)
 
 

@@ -348,7 +348,7 @@ class Endless:
 
 
 def test_space_is_checked_before_any_work(tmp_path):
-    with pytest.raises(UserError, match="GiB more"):
+    with pytest.raises(UserError, match="MiB more"):
         build(tmp_path / "s", "k", {"u": Endless()})
 
 

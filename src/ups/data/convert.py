@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import errno
-import math
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from ups.data.formats.layouts import LAYOUTS, named_layout
+from ups.data.prepare.row_ranges import batches, total_bytes
+from ups.durable import check_space
 from ups.errors import UserError
 from ups.fields import Dataset
+from ups.track.tick import Tick
 
 _PIECE_BYTES = 1 << 26  # of one read: 64 MiB
 
-Progress = Callable[[int, int], None]
 
-
-def convert(dataset: Dataset, path: str | Path, layout: str, progress: Progress | None = None) -> list[str]:
+def convert(dataset: Dataset, path: str | Path, layout: str, progress: Tick | None = None) -> list[str]:
     """Write a dataset's trajectories to a new file of another layout; returns in words what that layout does not keep.
 
     What the layout cannot hold at all is refused. The file appears under its name when it is whole, else nothing does.
     """
     path, kind = Path(path), named_layout(layout)
-    header, count = dataset.header, len(dataset)
-    lost = kind.loses(header)
-    size = header.dtype.itemsize * len(header.times) * math.prod(header.grid.shape) * len(header.channels)
-    _check_space(path, count * size)
-    step = max(1, _PIECE_BYTES // max(1, size))
+    lost = kind.loses(dataset.header)
+    check_space(path, total_bytes(dataset))
     try:
-        with kind.writer(path, header, count) as writer:
-            for first in range(0, count, step):
-                last = min(first + step, count)
-                writer.write(dataset.read(range(first, last), slice(None)))
-                if progress is not None:
-                    progress(last, count)
+        with kind.writer(path, dataset.header, len(dataset)) as writer:
+            for batch in batches(dataset, len(dataset.times), progress, _PIECE_BYTES):
+                writer.write(batch)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -49,13 +41,3 @@ def layout_for(path: str | Path, layout: str | None) -> str:
     fitting = [kind.name for kind in LAYOUTS if kind.extension == Path(path).suffix]
     likely = f"; published files ending in {Path(path).suffix} are {' or '.join(fitting)}" if fitting else ""
     raise UserError(f"{path}: say its layout with --format, one of {', '.join(kind.name for kind in LAYOUTS)}{likely}")
-
-
-def _check_space(path: Path, needed: int) -> None:
-    place = next(folder for folder in path.absolute().parents if folder.exists())
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise UserError(
-            f"{path}: it needs {needed / 2**20:.1f} MiB, {place} has {free / 2**20:.1f} MiB free; "
-            "free some space or choose another place"
-        )

@@ -8,14 +8,11 @@ server calls this version of the file (its ETag) is kept beside the part, so tha
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import http.client
 import os
-import shutil
 import ssl
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 from urllib.error import HTTPError, URLError
@@ -23,14 +20,14 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from ups.data.published import PublishedFile
-from ups.durable import sync
+from ups.durable import check_space, sync
 from ups.errors import UserError
+from ups.locks import held
+from ups.track.tick import Tick
 
 _BLOCK = 1 << 20
 _PATIENCE = 60.0  # seconds without a byte
 _PAUSES = (1.0, 2.0, 4.0, 8.0)  # before each new try without progress
-
-Progress = Callable[[int, int], None]
 
 
 class _Broken(Exception):
@@ -41,7 +38,7 @@ class _Unreachable(_Broken):
     """There was no connection at all."""
 
 
-def fetch(file: PublishedFile, folder: str | Path, progress: Progress | None = None) -> Path:
+def fetch(file: PublishedFile, folder: str | Path, progress: Tick | None = None) -> Path:
     """Bring a published file into `folder`. `progress(done, total)` counts bytes; total is 0 while it is not known.
 
     A file that is already there is kept if its checksum is right, and refused if not.
@@ -91,7 +88,7 @@ def _check_content(file: PublishedFile, part: Path) -> None:
         )
 
 
-def _receive(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Progress) -> None:
+def _receive(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick) -> None:
     """Try until the part is whole; give up when tries bring nothing new."""
     failures, best = 0, bytes_.tell()
     start = best
@@ -112,7 +109,7 @@ def _receive(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Progr
         time.sleep(_PAUSES[failures - 1])
 
 
-def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Progress) -> None:
+def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick) -> None:
     """One request for what is missing."""
     have, version = bytes_.tell(), _version_file(part)
     request = Request(file.url, headers={"User-Agent": "ups", "Accept-Encoding": "identity"})
@@ -169,23 +166,13 @@ def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Progress)
 def _check_size(file: PublishedFile, total: int, have: int, part: Path) -> None:
     if total and file.size is not None and total != file.size:
         raise UserError(f"{file.url} has {total:,} bytes, the published file {file.size:,}; it is another file")
-    free = shutil.disk_usage(part.parent).free
-    if free < total - have:
-        raise UserError(
-            f"{part.parent}: {file.path.name} needs {(total - have) / 2**30:.2f} GiB more, the disk has "
-            f"{free / 2**30:.2f} GiB free; free some space or choose another folder"
-        )
+    check_space(part.with_name(file.path.name), total - have)
 
 
 def _alone(bytes_: IO[bytes], part: Path, final: Path) -> None:
-    """Hold the part until it is closed. One that was renamed or removed before it was held is another process's."""
-    busy = UserError(f"{final} is being fetched by another process; wait for it")
-    try:
-        fcntl.flock(bytes_, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise busy from None
-    if not part.exists() or not os.path.samestat(os.fstat(bytes_.fileno()), part.stat()):
-        raise busy
+    """Hold the part until it is closed."""
+    if not held(bytes_, part):
+        raise UserError(f"{final} is being fetched by another process; wait for it")
     bytes_.seek(0, os.SEEK_END)  # the holder before may have added to it since it was opened
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.formats.layouts import layout_of
+from ups.data.prepare.row_ranges import row_ranges
 from ups.data.prepare.splits import content_hash
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Dataset, Side
@@ -27,13 +27,11 @@ def layout_name(path: Path) -> str:
 def inspect_dataset(dataset: Dataset) -> dict[str, Any]:
     """Reads the whole dataset once, in chunks; every value in the answer is plain, so it can be printed as JSON."""
     count, frames, grid, header = len(dataset), len(dataset.times), dataset.grid, dataset.header
-    sample_bytes = header.dtype.itemsize * frames * max(1, math.prod(grid.shape)) * len(dataset.channels)
-    step = max(1, CHUNK_BYTES // sample_bytes)
     ranges: dict[str, _Range] = {}
     parameters: dict[str, set[float]] = {name: set() for name in header.parameters}
     starts: dict[str, int] = {}
     problems = _uneven(dataset.times)
-    for batch in _readable(dataset, step, problems):
+    for batch in _readable(dataset, problems):
         for n, channel in enumerate(dataset.channels):
             ranges.setdefault(channel, _Range(channel)).add(batch.values[..., n], batch.ids)
         for name, field in {**batch.static, **batch.forcings}.items():
@@ -69,10 +67,9 @@ def inspect_dataset(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _readable(dataset: Dataset, step: int, problems: list[str]) -> Iterator[Batch]:
+def _readable(dataset: Dataset, problems: list[str]) -> Iterator[Batch]:
     """The dataset in chunks. Readers refuse samples with NaN or damage: these are noted and left out."""
-    for first in range(0, len(dataset), step):
-        rows = range(first, min(len(dataset), first + step))
+    for rows in row_ranges(dataset, len(dataset.times), CHUNK_BYTES):
         try:
             batches = [dataset.read(rows, slice(None))]
         except UserError:

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ from ups.data.agreement import check_fields, settled, task_of, untold
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
-from ups.data.prepare.row_ranges import row_ranges
-from ups.data.prepare.splits import Splits, Tick, check_disjoint, split
+from ups.data.prepare.row_ranges import batches
+from ups.data.prepare.splits import Splits, check_disjoint, split
 from ups.data.sampler import mix
 from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.views import pdebench_view
@@ -26,8 +26,8 @@ from ups.equations import Equation
 from ups.equations.named import named_equation
 from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
+from ups.track.tick import Report, Tick
 
-Report = Callable[[str, int, int], None]
 _EXTENT = ("points", "frames", "duration")
 """Settings that say how much of a problem is stored, not which problem it is."""
 
@@ -157,8 +157,8 @@ def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
 
 
 def _read_through(dataset: Dataset, tick: Tick | None = None) -> None:
-    for rows in row_ranges(dataset, len(dataset.times), tick):
-        dataset.read(rows, slice(None))
+    for _ in batches(dataset, len(dataset.times), tick):
+        pass
 
 
 def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset, tick: Tick | None = None) -> None:
@@ -167,9 +167,8 @@ def _check_conditions(name: str, spec: TaskSpec, dataset: Dataset, tick: Tick | 
     known = dataset.header.parameters
     unsure = [parameter for parameter, value in known.items() if value is None and parameter not in spec.parameters]
     first: dict[str, float] = {}
-    for rows in row_ranges(dataset, 1, tick) if unsure else ():
-        parameters = dataset.read(rows, slice(0, 1)).parameters
+    for batch in batches(dataset, 1, tick) if unsure else ():
         for parameter in unsure:
-            values = parameters[parameter]
+            values = batch.parameters[parameter]
             if not bool((values == first.setdefault(parameter, float(values[0]))).all()):
                 raise untold(name, spec, parameter)

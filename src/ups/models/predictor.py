@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.data.prepare.row_ranges import in_steps
 from ups.fields import Conditions, Dataset, Grid
 from ups.models.interpolation import reader
 from ups.models.saved import TrainedTask
@@ -138,8 +139,8 @@ class MeanSolution(_Trivial):
     def __init__(self, learned: TrainedTask, dataset: Dataset) -> None:
         super().__init__((learned,))
         total = torch.zeros(*dataset.grid.shape, len(dataset.channels), dtype=torch.float64)
-        for start in range(0, len(dataset), 256):
-            batch = dataset.read(range(start, min(start + 256, len(dataset))), slice(None))
+        for rows in in_steps(len(dataset), 256):
+            batch = dataset.read(rows, slice(None))
             total += batch.values[:, 0].double().sum(0)
         self._mean, self._grid = (total / len(dataset))[None], dataset.grid
 

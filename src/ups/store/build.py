@@ -20,8 +20,9 @@ from ups.data.generate.workers import worker_pool
 from ups.durable import write
 from ups.errors import UserError
 from ups.store import layout
-from ups.store.claim import Piece, Progress, explained, finish, planned
+from ups.store.claim import Piece, explained, finish, planned
 from ups.store.layout import Index, Shard, StoreDamaged, anew, little_endian, read_index, row_bytes
+from ups.track.tick import Tick
 
 
 class ArraySource(Protocol):
@@ -40,7 +41,7 @@ def build(
     path: Path,
     key: str,
     arrays: Mapping[str, ArraySource],
-    progress: Progress | None = None,
+    progress: Tick | None = None,
     *,
     workers: int = 1,
     rebuild: bool = False,

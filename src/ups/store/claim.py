@@ -5,21 +5,19 @@ A store that is complete is not claimed and nothing in its folder is touched.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from ups.durable import crc32_of, seal, write
+from ups.durable import check_space, crc32_of, seal, write
 from ups.errors import UserError
+from ups.locks import held
 from ups.store.layout import (
     INDEX,
     LOCK,
@@ -38,8 +36,8 @@ from ups.store.layout import (
     size_problem,
     understood,
 )
+from ups.track.tick import Tick
 
-Progress = Callable[[int, int], None]
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and dtype of every array."""
 _INTERVAL = 0.1  # seconds between two looks at a store that another process builds
@@ -94,7 +92,7 @@ class Plan:
 
 @contextmanager
 def planned(
-    path: Path, key: str, arrays: Mapping[str, HasShape], progress: Progress, *, rebuild: bool = False
+    path: Path, key: str, arrays: Mapping[str, HasShape], progress: Tick, *, rebuild: bool = False
 ) -> Iterator[Plan]:
     """What is to be done to complete the store at `path`, which is ours alone meanwhile if it is anything."""
     shapes = {name: (tuple(source.shape), np.dtype(source.dtype).name) for name, source in arrays.items()}
@@ -116,7 +114,7 @@ def planned(
             if index is None and not (path / PARTIAL).exists():
                 _claim(path, key, shapes)
             todo = _plan(key, shapes, _shards_of(path, index) if index else _leftovers(path, shapes))
-            _check_space(path, todo.total - todo.done)
+            check_space(path, todo.total - todo.done)
         yield todo
 
 
@@ -195,15 +193,6 @@ def _leftovers(path: Path, shapes: Shapes) -> _Found:
     return found
 
 
-def _check_space(path: Path, needed: int) -> None:
-    free = shutil.disk_usage(path).free
-    if needed > free:
-        raise UserError(
-            f"{path} needs {needed / 2**30:.1f} GiB more and its disk has {free / 2**30:.1f} GiB free; "
-            "make room or give the store another path"
-        )
-
-
 def _seen(path: Path, shapes: Shapes) -> tuple[int, int]:
     """Bytes that another process has written so far, and bytes in all."""
     total = sum(shape[0] * row_bytes(shape, dtype) for shape, dtype in shapes.values())
@@ -238,30 +227,17 @@ def _alone(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         with explained(path):
             lock = file.open("a")
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not warned:
-                    warnings.warn(f"{path} is being built by another process; waiting for it", stacklevel=4)
-                    warned = True
-                waiting()
-                time.sleep(_INTERVAL)
-                continue
-            if not _names(file, lock):
-                continue  # its holder removed it just now, and another may hold the next one
-            try:
-                yield
-            finally:
-                file.unlink()
-            return
-
-
-def _names(file: Path, lock: IO[str]) -> bool:
-    """Whether the open file still has its name."""
-    try:
-        return os.path.samestat(os.fstat(lock.fileno()), file.stat())
-    except FileNotFoundError:
-        return False
+            if held(lock, file):
+                try:
+                    yield
+                finally:
+                    file.unlink()
+                return
+        if not warned:
+            warnings.warn(f"{path} is being built by another process; waiting for it", stacklevel=4)
+            warned = True
+        waiting()
+        time.sleep(_INTERVAL)
 
 
 @contextmanager

@@ -17,14 +17,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.prepare.normalise import Normaliser
-from ups.data.prepare.splits import Tick, content_hashes
+from ups.data.prepare.splits import content_hashes
 from ups.data.sampler import TaskIndices
 from ups.errors import UserError
 from ups.fields import Batch, Dataset
 from ups.store.build import build, rewrite
-from ups.store.claim import Progress
 from ups.store.layout import StoreDamaged
 from ups.store.read import ArrayStore
+from ups.track.tick import Tick
 
 CODEC = 1
 """Counts the changes to how fields become stored numbers: stores of another count are refused, not misread."""
@@ -99,7 +99,7 @@ class FieldStore:
         path: Path,
         dataset: Dataset,
         normaliser: Normaliser,
-        progress: Progress | None = None,
+        progress: Tick | None = None,
         *,
         dtype: str = "float32",
         workers: int = 1,

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ups.data.prepare.row_ranges import in_steps
 from ups.data.sampler import TaskIndices
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
@@ -62,9 +63,8 @@ def _copied(store: FieldStore, name: str, device: torch.device) -> Tensor:
     array = store.store[name]
     out = torch.empty(array.shape, dtype=getattr(torch, array.dtype), device=device)
     rows = max(1, _PIECE // max(1, out[0].nbytes))
-    for first in range(0, len(out), rows):
-        ids = torch.arange(first, min(first + rows, len(out)))
-        out[first : first + rows] = store.rows(name, ids)
+    for part in in_steps(len(out), rows):
+        out[part.start : part.stop] = store.rows(name, torch.arange(part.start, part.stop))
     return out
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ups.distributed.runtime.start import Runtime
 from ups.store.build import ArraySource, build, write_pieces
-from ups.store.claim import Piece, Plan, Progress, finish, planned
+from ups.store.claim import Piece, Plan, finish, planned
 from ups.store.layout import Shard
+from ups.track.tick import Tick
 
 
 def build_on_ranks(
@@ -17,7 +18,7 @@ def build_on_ranks(
     path: Path,
     key: str,
     arrays: Mapping[str, ArraySource],
-    progress: Progress,
+    progress: Tick,
     workers: int = 1,
 ) -> None:
     """`build`, on a file system that all ranks see. When a rank fails, the others end too and say which and why.

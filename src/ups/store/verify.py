@@ -10,8 +10,7 @@ from pathlib import Path
 from ups.durable import crc32_of
 from ups.errors import UserError
 from ups.store.layout import INDEX, PARTIAL, SHARDS, Index, Shard, content_problem, read_index, size_problem
-
-Progress = Callable[[int, int], None]
+from ups.track.tick import Tick
 
 MEND = (
     "remove the damaged files and run the command that built the store again (`ups store build CONFIG`, `ups train`): "
@@ -52,7 +51,7 @@ def verify(path: Path) -> list[str]:
     return _checked(path, index, lambda size: None).problems if index else [str(problem)]
 
 
-def verify_all(path: Path, progress: Progress | None = None) -> list[CheckedStore]:
+def verify_all(path: Path, progress: Tick | None = None) -> list[CheckedStore]:
     """Read the store at `path`, or all stores of a run. `progress(bytes done, bytes in all)` follows each shard."""
     opened = {store: _opened(store) for store in _stores_under(path)}
     total = sum(s.bytes for index, _ in opened.values() if index for a in index.arrays.values() for s in a.shards)

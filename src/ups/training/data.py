@@ -11,16 +11,16 @@ from typing import Any
 
 from ups.data.generate.workers import all_cores
 from ups.data.prepare.cached import cached
-from ups.data.prepare.row_ranges import row_ranges, total_bytes
-from ups.data.prepare.splits import Tick
+from ups.data.prepare.row_ranges import batches, total_bytes
 from ups.data.prepare.statistics import statistics
-from ups.data.sources import Report, Source
+from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch, Dataset
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import read_all
 from ups.store.fields import CODEC, FieldStore, field_arrays, store_key
 from ups.store.ranks import build_on_ranks
+from ups.track.tick import Report, Tick
 
 VALIDATION = 48
 """At most so many validation trajectories a task are rolled out to choose a checkpoint."""
@@ -97,7 +97,7 @@ def prepare(
 def _ranges(dataset: Dataset, names: Sequence[str], tick: Tick) -> dict[str, tuple[float, float]]:
     """The smallest and largest value of each parameter."""
     found: dict[str, tuple[float, float]] = {name: (math.inf, -math.inf) for name in names}
-    for rows in row_ranges(dataset, 1, tick) if names else ():
-        seen = dataset.read(rows, slice(0, 1)).parameters
+    for batch in batches(dataset, 1, tick) if names else ():
+        seen = batch.parameters
         found = {n: (min(lo, float(seen[n].min())), max(hi, float(seen[n].max()))) for n, (lo, hi) in found.items()}
     return found

@@ -118,7 +118,7 @@ def fit(runtime: Runtime, plan: Plan, seconds: float | None = None, profile: int
     table = plan.directory / "profile" / "profile.md"
     traced = profile is not None and not table.is_file()  # else by the same command, before it was stopped
     done = runtime.from_first(f"progress of {plan.title}", lambda: progress_of(plan.directory))
-    if done is not None and done["step"] == plan.training.steps:
+    if done is not None and done["step"] == plan.training.steps and done["best"] is not None:  # else it diverged
         if traced:
             raise UserError(f"{plan.directory} is trained already: there is no step left to profile; use another name=")
         return done

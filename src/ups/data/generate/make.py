@@ -9,12 +9,10 @@ in the last digits: the data's key says which made them, and the data of either 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import itertools
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -25,14 +23,14 @@ from ups.data.formats.layout import Layout, Writer
 from ups.data.formats.layouts import named_layout
 from ups.data.generate.chunks import Chunks, gpus
 from ups.data.open import open_dataset
-from ups.durable import sync
+from ups.durable import check_space, sync
 from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Batch, Header
+from ups.locks import held
+from ups.track.tick import Tick
 
 VERSION = 4  # of the bytes a solver makes; raised when any solver's output changes
-
-Progress = Callable[[int, int], None]
 
 
 def generate(
@@ -41,7 +39,7 @@ def generate(
     seed: int,
     path: str | Path,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Tick | None = None,
     *,
     device: str = "cpu",
     layout: str | None = None,
@@ -125,7 +123,7 @@ def data_keys(equation: Equation, count: int, seed: int, layout: str = "") -> di
     return {device: data_key(equation, count, seed, layout, device) for device in ("cpu", "cuda")}
 
 
-def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str, progress: Progress) -> Path:
+def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str, progress: Tick) -> Path:
     """The whole data in the chunks' folder, under their final name."""
     whole = chunks.folder / name
     for left in (whole, *chunks.folder.glob("*.tmp"), *chunks.folder.glob(".*.tmp")):
@@ -212,13 +210,7 @@ def _check_space(path: Path, chunks: Chunks) -> None:
     fields = len(equation.times) * len(equation.channels) + len(equation.static)
     missing = chunks.count - sum(chunks.held(chunk) for chunk in chunks.finished())
     needed = 4 * fields * math.prod(equation.grid.shape) * (chunks.count + missing) + 2**20
-    place = next(folder for folder in path.absolute().parents if folder.exists())
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise UserError(
-            f"{path}: making it needs {needed / 2**20:.1f} MiB, {place} has {free / 2**20:.1f} MiB free; "
-            "free some space or choose another place"
-        )
+    check_space(path, needed)
 
 
 @contextmanager
@@ -226,14 +218,9 @@ def _alone(path: Path) -> Iterator[None]:
     """Two processes that make one file would take each other's chunks away, or one the other's file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f".{path.name}.lock")
-    busy = UserError(f"{path} is being made by another process; wait for it or choose another path")
     with name.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise busy from None
-        if not name.exists() or not os.path.samestat(os.fstat(lock.fileno()), name.stat()):
-            raise busy  # its holder removed it just now, and another may hold the next one
+        if not held(lock, name):
+            raise UserError(f"{path} is being made by another process; wait for it or choose another path")
         try:
             yield
         finally:

@@ -11,7 +11,7 @@ mean before they are squared: with a mean of 1e8 and a spread of 1, E[u²] − E
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ import yaml
 from ups import durable
 from ups.data.formats.well.tree import STATISTICS as KINDS
 from ups.data.generate.workers import in_workers
+from ups.data.prepare.row_ranges import in_steps
 from ups.errors import UserError
 from ups.fields import Dataset
+from ups.track.tick import Tick
 
 BLOCK_BYTES = 1 << 26  # of one read: 64 MiB
 
@@ -32,10 +34,8 @@ Moments = dict[str, dict[str, float]]
 _Sums = dict[str, np.ndarray]
 """Of each field ("u") and its changes ("u delta"): mean, mean squared deviation and mean square of every frame."""
 
-Progress = Callable[[int, int], None]
 
-
-def moments(dataset: Dataset, workers: int = 1, progress: Progress | None = None) -> Moments:
+def moments(dataset: Dataset, workers: int = 1, progress: Tick | None = None) -> Moments:
     """One pass over a dataset. `progress(done, total)` counts pieces.
 
     A piece is read at a time (a worker), of which three numbers are kept for every field, trajectory and frame, and
@@ -63,13 +63,11 @@ def _pieces(dataset: Dataset) -> Iterator[tuple[range, slice]]:
     frame_bytes = dataset.header.dtype.itemsize * math.prod(dataset.grid.shape) * max(1, len(dataset.channels))
     if frame_bytes * frames <= BLOCK_BYTES:
         step = BLOCK_BYTES // (frame_bytes * frames)
-        for first in range(0, len(dataset), step):
-            yield range(first, min(first + step, len(dataset))), slice(0, frames)
+        yield from ((rows, slice(0, frames)) for rows in in_steps(len(dataset), step))
         return
     step = max(1, BLOCK_BYTES // frame_bytes)
     for row in range(len(dataset)):
-        for first in range(0, frames, step):
-            yield range(row, row + 1), slice(first, min(first + step, frames))
+        yield from ((range(row, row + 1), slice(part.start, part.stop)) for part in in_steps(frames, step))
 
 
 def _sums(dataset: Dataset, piece: tuple[range, slice]) -> _Sums:

@@ -1,11 +1,12 @@
-"""How many trajectories to read at once: by their bytes, so that memory does not depend on the data's shape."""
+"""Reading a dataset a part at a time: by bytes, so that memory does not depend on the data's shape."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from ups.fields import Dataset
+from ups.fields import Batch, Dataset
+from ups.track.tick import Tick
 
 READ_BYTES = 1 << 28  # of one read: 256 MiB, or one trajectory where it is larger
 
@@ -23,14 +24,23 @@ def _bytes(dataset: Dataset, frames: int) -> int:
     return header.dtype.itemsize * fields * math.prod(header.grid.shape)
 
 
-def row_ranges(dataset: Dataset, frames: int, tick: Callable[[int, int], None] | None = None) -> Iterator[range]:
-    """All trajectories in order, as runs of which `frames` frames each are to be read at once.
+def in_steps(count: int, step: int) -> Iterator[range]:
+    """0 … count − 1 in order, `step` of them at a time."""
+    for first in range(0, count, step):
+        yield range(first, min(first + step, count))
 
-    Whenever one has been dealt with, `tick` is told how many trajectories are done, and of how many.
+
+def row_ranges(dataset: Dataset, frames: int, at_once: int | None = None) -> Iterator[range]:
+    """All trajectories in order, as runs of which `frames` frames each have at most `at_once` bytes, one
+    at least."""
+    return in_steps(len(dataset), max(1, (at_once or READ_BYTES) // max(1, _bytes(dataset, frames))))
+
+
+def batches(dataset: Dataset, frames: int, tick: Tick | None = None, at_once: int | None = None) -> Iterator[Batch]:
+    """The first `frames` frames of all trajectories. Whenever a batch has been dealt with, `tick` is told how many
+    trajectories are done, and of how many.
     """
-    step = max(1, READ_BYTES // max(1, _bytes(dataset, frames)))
-    for first in range(0, len(dataset), step):
-        rows = range(first, min(first + step, len(dataset)))
-        yield rows
+    for rows in row_ranges(dataset, frames, at_once):
+        yield dataset.read(rows, slice(0, frames))
         if tick is not None:
             tick(rows.stop, len(dataset))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
 
 from ups.data.joined import Joined, Subset
-from ups.data.prepare.row_ranges import row_ranges
+from ups.data.prepare.row_ranges import batches
 from ups.errors import UserError
 from ups.fields import Batch, Dataset
-
-Tick = Callable[[int, int], None]
+from ups.track.tick import Tick
 
 
 class Splits(NamedTuple):
@@ -107,8 +106,7 @@ def _check_apart(task: str, *named: tuple[str, list[dict[str, bytes]]]) -> None:
 
 def _rows(dataset: Dataset, tick: Tick | None) -> Iterator[tuple[Batch, int]]:
     """Every trajectory's first frame, as a row of a batch."""
-    for rows in row_ranges(dataset, 1, tick):
-        batch = dataset.read(rows, slice(0, 1))
+    for batch in batches(dataset, 1, tick):
         yield from ((batch, row) for row in range(len(batch)))
 
 

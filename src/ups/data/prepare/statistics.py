@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from ups.data.generate.workers import in_workers
 from ups.data.prepare.row_ranges import row_ranges
 from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
+from ups.track.tick import Tick
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ class _Sums:
         return [math.fsum(sums) / len(sums) for sums in self.differences]
 
 
-def statistics(
-    dataset: Dataset, spec: TaskSpec, tick: Callable[[int, int], None] = lambda done, total: None, workers: int = 1
-) -> Statistics:
+def statistics(dataset: Dataset, spec: TaskSpec, tick: Tick = lambda done, total: None, workers: int = 1) -> Statistics:
     """One streaming pass in float64, by `workers` processes; `tick` is told how many trajectories are done, and of how
     many. Give it the training split only.
     """

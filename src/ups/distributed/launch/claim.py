@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from ups.errors import UserError
+from ups.locks import held
 
 
 @contextmanager
@@ -17,33 +18,20 @@ def claimed(directory: Path, rendezvous: str | None = None) -> Iterator[None]:
     """The directory, made if need be, ours until we leave or die; nodes that meet at the same address share it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / ".lock").open("a+")
+        path = directory / ".lock"
+        lock = path.open("a+")
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}; choose another --runs folder") from error
     with lock:
-        try:
-            _lock(lock, rendezvous)
-        except BlockingIOError:
-            raise UserError(
-                f"{directory} is in use by another process; wait for it, or give another name=..."
-            ) from None
+        if held(lock, path):
+            lock.truncate(0)
+            lock.write(rendezvous or "")
+            lock.flush()
+        elif rendezvous is None or not _says(lock, rendezvous):
+            raise UserError(f"{directory} is in use by another process; wait for it, or give another name=...")
+        if rendezvous is not None:
+            fcntl.flock(lock, fcntl.LOCK_SH)
         yield
-
-
-def _lock(lock: IO[str], rendezvous: str | None) -> None:
-    """Exclusive, unless those who hold it wrote the address where we are to meet."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if rendezvous is None or not _says(lock, rendezvous):
-            raise
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        return
-    lock.truncate(0)
-    if rendezvous is not None:
-        lock.write(rendezvous)
-        lock.flush()
-        fcntl.flock(lock, fcntl.LOCK_SH)
 
 
 def _says(lock: IO[str], rendezvous: str) -> bool:

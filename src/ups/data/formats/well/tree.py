@@ -19,6 +19,7 @@ from ups.data.formats.well.reader import grouped
 from ups.data.formats.well.writer import WellWriter
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
+from ups.data.prepare.row_ranges import in_steps
 from ups.data.prepare.splits import Splits
 from ups.errors import UserError
 from ups.fields import Dataset, Header, TaskSpec
@@ -101,8 +102,8 @@ def write_tree(
 
 def _copy(dataset: Dataset, path: Path) -> None:
     with WellWriter(path, dataset.header, len(dataset)) as writer:
-        for start in range(0, len(dataset), _CHUNK):
-            writer.write(dataset.read(range(start, min(start + _CHUNK, len(dataset))), slice(None)))
+        for rows in in_steps(len(dataset), _CHUNK):
+            writer.write(dataset.read(rows, slice(None)))
 
 
 def _write_yaml(path: Path, content: Mapping[str, Any]) -> None:
