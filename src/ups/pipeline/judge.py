@@ -18,6 +18,7 @@ from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.evaluation.evaluate import Evaluation, evaluate
 from ups.evaluation.labels import labels
+from ups.evaluation.scores import not_finite
 from ups.models.predictor import PerTask, Predictor
 from ups.pipeline.config import RunConfig
 from ups.pipeline.seconds import note_seconds
