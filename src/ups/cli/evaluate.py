@@ -8,7 +8,7 @@ from ups.cli.arguments import Json, Run
 
 
 def evaluate(run: Run, as_json: Json = False) -> None:
-    """Measure a trained run on its test data. Persistence and the FNO stand beside it.
+    """Measure a trained run on its test data. Persistence and what the run compares with stand beside it.
 
     \b
     Example:

@@ -27,7 +27,7 @@ def train(
         typer.Option("--profile", metavar="N", min=1, help="Trace N steps; a table says where their time went."),
     ] = None,
 ) -> None:
-    """Train only. Makes or opens the data and stops at the best checkpoint, without evaluation and report.
+    """Train the stages only. Makes or opens the data; no comparisons, evaluation or report.
 
     With --gpus, one supervising process starts that many ranks, restarts them from the last checkpoint when one crashes
     or hangs, and says why (`ups explain RUN`). The result does not depend on the number of ranks.
