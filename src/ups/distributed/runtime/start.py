@@ -356,8 +356,10 @@ def _reproducible(config: RuntimeConfig, seed: int) -> None:
 
 @contextmanager
 def _threads(config: RuntimeConfig, ranks: Ranks) -> Iterator[int]:
+    """As the configuration says, else as OMP_NUM_THREADS does (torch has read it), else this rank's share of cores."""
     before = torch.get_num_threads()
-    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // ranks.local_size)
+    share = max(1, len(os.sched_getaffinity(0)) // ranks.local_size)
+    threads = config.threads or (before if "OMP_NUM_THREADS" in os.environ else share)
     torch.set_num_threads(threads)
     try:
         yield threads
