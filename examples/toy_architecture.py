@@ -29,6 +29,7 @@ from ups.models.saved import TrainedTask
 
 class ToySettings(Strict):
     width: Positive = 32
+    depth: Positive = Field(default=1, description="hidden layers that all tasks share")
     reach: Positive = Field(default=2, description="neighbours to each side along each axis")
 
 
@@ -47,10 +48,10 @@ class Toy(nn.Module):
             last[name] = nn.Linear(settings.width, len(spec.channels), bias=False)
             nn.init.zeros_(last[name].weight)  # persistence before training
         self.first, self.last = nn.ModuleDict(first), nn.ModuleDict(last)
-        self.inner = nn.Linear(settings.width, settings.width)
+        self.inner = nn.ModuleList(nn.Linear(settings.width, settings.width) for _ in range(settings.depth))
 
     def layers(self) -> list[nn.Module]:
-        return [self.inner]
+        return list(self.inner)
 
     def matrices(self) -> list[nn.Parameter]:
         return matrices_of(self.layers())
@@ -67,7 +68,9 @@ class Toy(nn.Module):
         axes = range(1, fields.dim() - 1)
         stencil = [fields, *(fields.roll(shift, axis) for axis in axes for shift in self.shifts)]
         hidden = F.gelu(self.first[task](torch.cat(stencil, -1)))
-        return self.last[task](F.gelu(self.inner(hidden)))
+        for layer in self.inner:
+            hidden = F.gelu(layer(hidden))
+        return self.last[task](hidden)
 
 
 ups.register_architecture(Architecture("toy", ToySettings, Toy))
