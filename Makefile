@@ -35,8 +35,8 @@ faults: $(INSTALLED)
 	$(BIN)/python -m pytest -m 'faults or parity' --write-matrix=docs/faults.md
 
 lint: $(INSTALLED)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/pyright
 
 # build/ is removed first: setuptools would pack files from it that the sources no longer have.

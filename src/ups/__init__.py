@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from ups.data.generate.make import generate as generate
     from ups.data.open import open_dataset as open_dataset
     from ups.data.tasks import register as register
+    from ups.data.tasks import register_equation as register_equation
+    from ups.metrics.registry import register_metric as register_metric
+    from ups.models.architectures import register_architecture as register_architecture
+    from ups.models.predictors import register_predictor as register_predictor
     from ups.simulator import Simulator as Simulator
     from ups.simulator import load as load
+    from ups.training.kinds import register_stage as register_stage
 
     __version__: str
 
@@ -24,9 +29,26 @@ PUBLIC = {
     "load": "ups.simulator",
     "open_dataset": "ups.data.open",
     "register": "ups.data.tasks",
+    "register_architecture": "ups.models.architectures",
+    "register_equation": "ups.data.tasks",
+    "register_metric": "ups.metrics.registry",
+    "register_predictor": "ups.models.predictors",
+    "register_stage": "ups.training.kinds",
 }
 
-__all__ = ["Simulator", "__version__", "generate", "load", "open_dataset", "register"]
+__all__ = [
+    "Simulator",
+    "__version__",
+    "generate",
+    "load",
+    "open_dataset",
+    "register",
+    "register_architecture",
+    "register_equation",
+    "register_metric",
+    "register_predictor",
+    "register_stage",
+]
 
 
 def __getattr__(name: str) -> Any:

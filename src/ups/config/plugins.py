@@ -12,12 +12,19 @@ from pathlib import Path
 
 from ups.errors import UserError
 
+_PREFIX = "ups_plugin_"
+
+
+def loaded_plugins() -> list[str]:
+    """The files that this process has imported: a worker process has to import them too, for what it is sent."""
+    return [str(module.__file__) for name, module in sys.modules.items() if name.startswith(_PREFIX)]
+
 
 def load_plugins(names: Sequence[str]) -> None:
     """Import each file once in a process."""
     for name in names:
         path = Path(name).expanduser().resolve()
-        module = f"ups_plugin_{path.stem}"
+        module = f"{_PREFIX}{path.stem}"
         if getattr(sys.modules.get(module), "__file__", None) == str(path):
             continue
         spec = importlib.util.spec_from_file_location(module, path)

@@ -11,10 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Invariant, Side, TaskSpec
+
+if TYPE_CHECKING:
+    from ups.equations import Equation
 
 _Number = TypeVar("_Number", int, float)
 
@@ -31,6 +34,20 @@ def register(spec: TaskSpec) -> TaskSpec:
     if _known().setdefault(spec.name, spec) != spec:
         raise UserError(f"task {spec.name!r} is already registered with another definition; choose another name")
     return spec
+
+
+def register_equation(equation: type[Equation]) -> type[Equation]:
+    """Make an equation known by its name, and its task with it. It is a frozen dataclass whose settings have defaults;
+    the same twice is fine, another of the same name is refused.
+    """
+    from ups.equations.named import EQUATIONS
+
+    spec = equation().task()
+    if EQUATIONS.get(equation.name, equation) is not equation:
+        raise UserError(f"there is an equation {equation.name!r} already; choose another name")
+    register(spec)
+    EQUATIONS[equation.name] = equation
+    return equation
 
 
 def task(name: str | TaskSpec) -> TaskSpec:

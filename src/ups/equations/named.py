@@ -26,7 +26,7 @@ from ups.equations import (
 )
 from ups.errors import UserError
 
-EQUATIONS = {
+EQUATIONS: dict[str, type[Equation]] = {
     equation.name: equation
     for equation in (
         Advection,
@@ -55,7 +55,7 @@ def named_equation(name: str, settings: Mapping[str, float | str]) -> Equation:
     if name not in EQUATIONS:
         raise UserError(f"there is no equation {name!r};{_nearest(name, EQUATIONS)} known: {', '.join(EQUATIONS)}")
     equation = EQUATIONS[name]
-    kinds = {field.name: field.type for field in fields(equation)}
+    kinds = {field.name: field.type for field in fields(equation)}  # pyright: ignore[reportArgumentType]  (all are dataclasses)
     given: dict[str, Any] = {}
     for setting, value in settings.items():
         if setting not in kinds:

@@ -4,7 +4,8 @@
       burgers: {files: {train: [...]}}
     stages:                                  # in order; the default is one `operator`
       operator: {width: 64, training: {steps: 9000}}
-    compare: [fno]                           # or {fno: {width: 64, tasks: {darcy: {modes: 8}}}}
+    compare: [fno]                           # or {fno: {width: 64, tasks: {darcy: {modes: 8}}}}; a predictor, too,
+                                             # that needs no training
 
 The keys of a stage are those of its kind (of `operator`: those of its architecture), so the schema of a run follows
 from what the run says: `load_run` reads it first, then checks every key.
@@ -26,6 +27,7 @@ from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.evaluation.settings import EvaluationConfig
 from ups.models.architectures import ARCHITECTURES
+from ups.models.predictors import PREDICTORS
 from ups.training.kinds import STAGES
 from ups.training.settings import TrainingConfig
 
@@ -51,6 +53,12 @@ class ComparedConfig(Strict):
     architecture: str
     training: TrainingChanges | None = None  # pyright: ignore[reportInvalidTypeForm]
     tasks: dict[str, Any] = Field(default={})
+
+
+class UntrainedConfig(Strict):
+    """What stands beside the model without any training. Its other keys are those of its predictor."""
+
+    predictor: str
 
 
 class RunConfig(Strict):
@@ -80,9 +88,10 @@ class RunConfig(Strict):
                 if parent not in earlier:
                     raise ValueError(f"stages.{name} is on {parent!r}, which is not among the stages before it")
             earlier.append(name)
-        for name, compared in self.each_compared().items():
+        for name in self.compared_names():
             if name in earlier:
                 raise ValueError(f"compare.{name} has the name of a stage; choose another")
+        for name, compared in self.each_compared().items():
             for task in compared.tasks:
                 if task not in self.tasks:
                     raise ValueError(f"compare.{name}.tasks names {task!r}, which is not among the tasks")
@@ -92,8 +101,18 @@ class RunConfig(Strict):
         """In order."""
         return {name: getattr(self.stages, name) for name in type(self.stages).model_fields}
 
+    def compared_names(self) -> list[str]:
+        """Of all that the model is compared with, in order."""
+        return list(type(self.compare).model_fields)
+
     def each_compared(self) -> dict[str, ComparedConfig]:
-        return {name: getattr(self.compare, name) for name in type(self.compare).model_fields}
+        """Those that are trained."""
+        found = {name: getattr(self.compare, name) for name in self.compared_names()}
+        return {name: compared for name, compared in found.items() if isinstance(compared, ComparedConfig)}
+
+    def each_untrained(self) -> dict[str, UntrainedConfig]:
+        found = {name: getattr(self.compare, name) for name in self.compared_names()}
+        return {name: compared for name, compared in found.items() if isinstance(compared, UntrainedConfig)}
 
     def training_of(self, *changes: Strict | None) -> TrainingConfig:
         """The common training with what a stage, a compared family and its task change."""
@@ -152,6 +171,10 @@ def _stage(name: str, given: Any) -> type[Strict]:
 def _compared(name: str, given: Any) -> type[Strict]:
     given = given if isinstance(given, Mapping) else {}
     architecture = given.get("architecture", name)
+    if "predictor" in given or (architecture not in ARCHITECTURES and architecture in PREDICTORS):
+        predictor = given.get("predictor", name)
+        base = (UntrainedConfig, PREDICTORS[predictor].settings)
+        return create_model(f"{name} compared", __base__=base, predictor=(str, predictor))
     settings = ARCHITECTURES[architecture].settings
     training: Any = (TrainingChanges | None, None)
     changes: Any = create_model(f"{name} on a task", __base__=changes_of(settings), training=training)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from ups.evaluation.evaluate import Evaluation, evaluate
 from ups.evaluation.labels import labels
 from ups.evaluation.scores import not_finite
 from ups.models.predictor import PerTask, Predictor
-from ups.pipeline.config import RunConfig
+from ups.models.predictors import PREDICTORS
+from ups.models.saved import TrainedTask
+from ups.pipeline.config import RunConfig, UntrainedConfig
 from ups.pipeline.seconds import note_seconds
 from ups.pipeline.trainings import ALL, compared_plans, stage_plans
 from ups.track.progress import Progress
@@ -43,6 +46,8 @@ def judge(
     predictors = {name: _predictor(plan, runtime) for name, plan in stages.items()}
     model = list(predictors)[-1]
     predictors |= {family: _family(plans, runtime) for family, plans in done.items() if plans}
+    for name, untrained in config.each_untrained().items():
+        predictors[name] = _untrained(untrained, predictors[model].tasks).to(runtime.device)
     trained = {name: _progress(plan) for name, plan in stages.items()}
     trained |= {f"{family}_{part}": _progress(plan) for family, plans in done.items() for part, plan in plans.items()}
     views = [(name, view) for name, source in sources.items() for view in source.tests]
@@ -69,7 +74,8 @@ def judge(
         with temporary.open("wb") as file:
             np.savez(file, **evaluation.arrays)  # pyright: ignore[reportArgumentType]
         os.replace(temporary, folder / f"{view}.npz")
-    compared = [family for family, plans in done.items() if plans]
+    compared = [name for name in config.compared_names() if name in predictors]
+    trained_beside = [family for family, plans in done.items() if plans]
     shown = {"model": model, "predictors": [asdict(label) for label in labels(list(stages), compared)]}
     solver = {view: e.solver for view, e in found.items() if e.solver}
     details = {
@@ -78,13 +84,13 @@ def judge(
         "trainings": _curves(stages, done, directory),
         "channels": {view: list(sources[name].spec.channel_names) for name, view in views},
         "solver": solver,
-        "notes": _notes(compared, trained),
+        "notes": _notes(trained_beside, trained),
     }
     write(folder / "details.json", json.dumps(details, indent=1).encode())
     seconds = note_seconds(
         directory,
         train=sum(trained[stage]["seconds"] for stage in stages),
-        **{family: sum(_progress(plan)["seconds"] for plan in done[family].values()) for family in compared},
+        **{family: sum(_progress(plan)["seconds"] for plan in done[family].values()) for family in trained_beside},
         evaluate=time.monotonic() - began,
     )
     whole = all(done[family].keys() == families[family].keys() for family in families)
@@ -116,6 +122,11 @@ def _family(plans: dict[str, Plan], runtime: Runtime) -> Predictor:
     if ALL in plans:
         return _predictor(plans[ALL], runtime)
     return PerTask({task: _predictor(plan, runtime) for task, plan in plans.items()})
+
+
+def _untrained(config: UntrainedConfig, tasks: Mapping[str, TrainedTask]) -> Predictor:
+    kind = PREDICTORS[config.predictor]
+    return kind.build(tasks, kind.settings.model_validate(config.model_dump(exclude={"predictor"})))
 
 
 def _ended(plan: Plan) -> bool:

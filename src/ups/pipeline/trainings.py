@@ -10,7 +10,7 @@ from ups.distributed.runtime.start import Runtime
 from ups.models.architectures import ARCHITECTURES
 from ups.pipeline.config import COMMON, ComparedConfig, RunConfig, StageConfig
 from ups.training.data import TaskData
-from ups.training.fit import Plan, fit, settled
+from ups.training.fit import Plan, fit, progress_of, settled
 from ups.training.kinds import STAGES
 from ups.training.stages.operator import operator_settings
 
@@ -71,7 +71,7 @@ def _compared_plan(
 def check_trained(config: RunConfig, directory: Path) -> None:
     """Refuse, before any work, settings that contradict what the run's stages were trained with."""
     for plan in stage_plans(config, {}, directory).values():
-        if all((plan.directory.parent / parent).is_dir() for parent in plan.on):
+        if all(progress_of(plan.directory.parent / parent) is not None for parent in plan.on):
             settled(plan)
 
 

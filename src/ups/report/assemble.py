@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ups.config.plugins import load_plugins
 from ups.equations.named import EQUATIONS
 from ups.errors import UserError
 from ups.report.contents import Curve, Report, Sample, SolverComparison, SolverRow, TaskPage
@@ -26,8 +27,9 @@ def assemble(run: Path) -> Report:
     metrics = json.loads(path.read_text())
     details = json.loads((run / "evaluation" / "details.json").read_text())
     legend = Legend.read(details)
-    described = yaml.safe_load((run / "config.yaml").read_text())["tasks"]
-    own = {name for name, task in described.items() if task.get("define")}
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    load_plugins(config.get("plugins", ()))  # for titles and formulas of the user's own equations
+    own = {name for name, task in config["tasks"].items() if task.get("define")}
     tasks = [_page(run, legend, name, views, details, own) for name, views in metrics["tasks"].items()]
     environment = json.loads((run / "env.json").read_text())
     curves = [_curve(run / t["events"], t["label"], t["predictor"]) for t in details["trainings"]]

@@ -158,7 +158,7 @@ def settled(plan: Plan, keep: bool = False) -> str | None:
             )
         ours["training"]["steps"] = now
     if keep:
-        write(path, (json.dumps(ours, indent=1) + "\n").encode())
+        write(path, (json.dumps(ours, indent=1, sort_keys=True) + "\n").encode())
     return note
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ups.config.plugins import load_plugins, loaded_plugins
 from ups.errors import UserError
 
 
@@ -37,7 +38,7 @@ def worker_pool(workers: int, setup: Callable[..., None] | None = None, *argumen
     for number in range(workers):
         numbers.put(number)
     return ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_start_worker, initargs=(numbers, setup, arguments)
+        workers, mp_context=context, initializer=_start_worker, initargs=(numbers, loaded_plugins(), setup, arguments)
     )
 
 
@@ -69,11 +70,14 @@ def all_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _start_worker(numbers: Any, setup: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+def _start_worker(
+    numbers: Any, plugins: Sequence[str], setup: Callable[..., None] | None, arguments: tuple[Any, ...]
+) -> None:
     """One thread. Ctrl-C reaches workers too, but is the parent's to answer; its end, however it came, is theirs."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    load_plugins(plugins)  # an equation of the user's own is sent by the name of its class
     if setup is not None:
         setup(numbers.get(), *arguments)
 

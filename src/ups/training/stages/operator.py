@@ -70,7 +70,7 @@ class OperatorStage:
         Where rollouts start from fewer frames than the history has, some samples do so here.
         """
         spec, model, task = self.model.tasks[batch.task], self.model, batch.task
-        static = _static(batch, spec.static)
+        static = static_channels(batch, spec.static)
         if spec.steady:
             states = [model(task, torch.zeros_like(batch.values), static, batch.parameters, None, batch.grid)]
             total, errors = self._errors_of(states, batch.values)
@@ -96,7 +96,7 @@ class OperatorStage:
         selection.
         """
         spec, model, task, values = self.model.tasks[batch.task], self.model, batch.task, batch.values
-        static = _static(batch, spec.static)
+        static = static_channels(batch, spec.static)
         if spec.steady:
             start, targets = torch.zeros_like(values), values
             step = stepper(model, task, start, static, batch.parameters, None, batch.grid, self.capture)
@@ -128,7 +128,7 @@ def _mean_error(states: list[Tensor], targets: Float[Tensor, "B T *space C"]) ->
     return torch.stack([relative_error(state, targets[:, i]) for i, state in enumerate(states)]).mean(0)
 
 
-def _static(batch: Batch, names: tuple[str, ...]) -> Float[Tensor, "B *space S"]:
+def static_channels(batch: Batch, names: tuple[str, ...]) -> Float[Tensor, "B *space S"]:
     """The static fields as channels, none of them where the task has none."""
     if names:
         return torch.stack([batch.static[name] for name in names], -1)
