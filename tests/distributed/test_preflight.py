@@ -6,8 +6,8 @@ import os
 
 import pytest
 import torch
-
 from ups.config.schema import RuntimeConfig
+
 from ups.distributed.runtime.preflight import left_idle
 from ups.distributed.runtime.start import Runtime
 

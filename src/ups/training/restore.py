@@ -105,5 +105,7 @@ def stage_folder(run: Path) -> Path:
     if not config.is_file():
         return run
     values = parse_yaml(config.read_text())
+    if "stages" not in values:
+        raise UserError(f"{run} has no stages: an earlier version made it; use that version, or train it again")
     load_plugins(values.get("plugins", ()))
     return run / "stages" / list(values["stages"])[-1]
