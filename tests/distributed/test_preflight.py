@@ -6,9 +6,9 @@ import os
 
 import pytest
 import torch
-from ups.config.schema import RuntimeConfig
 
 from ups.distributed.runtime.preflight import left_idle
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from small import draws_of
 from standing import TASK, Standing, exact_model, learned, window
-from ups.config.schema import RuntimeConfig, TrainingConfig
 
 from ups.data.sources import Source
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.models.saved import TrainedTask
 from ups.training.data import prepare
+from ups.training.settings import TrainingConfig
 from ups.training.stages.operator import FEW_FRAMES, OperatorStage
 
 
