@@ -26,7 +26,7 @@ except SystemExit as end:
     assert end.code in (0, None), end.code
 print(time.process_time() - began)
 heavy = ("h5py", "matplotlib", "scipy", "sympy", "yaml", "rich", "torch.distributed.checkpoint", "torch._dynamo")
-print([name for name in (*heavy, "ups.equations", "ups.training") if name in sys.modules])
+print([name for name in (*heavy, "ups.equations", "ups.training.trainer") if name in sys.modules])
 """
 
 

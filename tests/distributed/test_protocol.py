@@ -212,7 +212,8 @@ def test_a_signal_that_nobody_answers_ends_the_rank(tmp_path: Path) -> None:
     """SIGTERM while a rank is stuck where no vote comes: it leaves by itself after its grace."""
     code = (
         "import os, time\n"
-        "from ups.config.schema import RuntimeConfig\nfrom ups.distributed.runtime.start import Runtime\n"
+        "from ups.distributed.runtime.settings import RuntimeConfig\n"
+        "from ups.distributed.runtime.start import Runtime\n"
         "with Runtime.start(RuntimeConfig(device='cpu', threads=1), 0):\n"
         "    print('up', flush=True)\n    time.sleep(60)\n    time.sleep(60)\n"
     )

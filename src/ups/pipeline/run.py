@@ -40,6 +40,7 @@ from ups.track.open import check_trackers
 from ups.track.progress import Progress
 from ups.training.capture import check_capture
 from ups.training.fit import progress_of
+from ups.training.restore import note_order
 
 
 def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None) -> None:
@@ -73,6 +74,7 @@ def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None =
         for stage in config.each_stage().values():  # before data are made for a job that cannot be
             check_ranks(config.training_of(stage.training).batch_size, runtime.size)
         tasks, _ = timed_data(runtime, config, directory)
+        _note_order(runtime, config, directory)
         progress = train_stages(runtime, stage_plans(config, tasks, directory), profile)
         if runtime.rank == 0:
             for stage, state in progress.items():
@@ -148,6 +150,7 @@ def report(directory: Path) -> Path:
 
 def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: str) -> None:
     tasks, sources = timed_data(runtime, config, directory)
+    _note_order(runtime, config, directory)
     progress = train_stages(runtime, stage_plans(config, tasks, directory))
     train_compared(runtime, compared_plans(config, tasks, directory), device_seconds(config, progress))
     metrics = judge(runtime, config, directory, tasks, sources, command)
@@ -155,6 +158,11 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
     print("writing the report")
     report(directory)
     check_finite(metrics["tasks"])
+
+
+def _note_order(runtime: Runtime, config: RunConfig, directory: Path) -> None:
+    if runtime.rank == 0:
+        note_order(directory, list(config.each_stage()), config.plugins)
 
 
 def _before(directory: Path) -> RunConfig | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 
 from ups import checkpoint
 from ups.config.plugins import load_plugins
-from ups.config.text import parse_yaml
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.durable import write
 from ups.errors import UserError
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask
@@ -22,6 +23,7 @@ from ups.training.stage import Stage
 from ups.training.stages.operator import OperatorStage
 
 CHECKPOINTS = "checkpoints"
+ORDER = "order.json"
 
 
 def best_checkpoint(folder: Path) -> Path:
@@ -101,11 +103,17 @@ def load_model(run: str | Path) -> tuple[Propagator, ModelSpec]:
 
 def stage_folder(run: Path) -> Path:
     """The folder of the last stage of a run; a stage's folder, or an export, is its own."""
-    config = run / "config.yaml"
-    if not config.is_file():
+    if not (run / "config.yaml").is_file():
         return run
-    values = parse_yaml(config.read_text())
-    if "stages" not in values:
-        raise UserError(f"{run} has no stages: an earlier version made it; use that version, or train it again")
-    load_plugins(values.get("plugins", ()))
-    return run / "stages" / list(values["stages"])[-1]
+    order = run / "stages" / ORDER
+    if not order.is_file():
+        raise UserError(f"{run} holds no trained model that this version reads; train it with `ups run`")
+    known = json.loads(order.read_text())
+    load_plugins(known["plugins"])
+    return run / "stages" / known["stages"][-1]
+
+
+def note_order(run: Path, stages: Sequence[str], plugins: Sequence[str]) -> None:
+    """Keep, beside the stages, their order and what must be imported to build them."""
+    (run / "stages").mkdir(parents=True, exist_ok=True)
+    write(run / "stages" / ORDER, json.dumps({"stages": list(stages), "plugins": list(plugins)}).encode())
