@@ -10,7 +10,6 @@ import pytest
 import torch
 from layout_cases import header_of
 
-from ups import pipeline
 from ups.data.formats.header import Described
 from ups.data.generate.make import generate
 from ups.data.prepare import row_ranges
@@ -19,7 +18,8 @@ from ups.data.sources import _check_conditions, _read_through, family_seed, open
 from ups.equations import Advection, Burgers, KuramotoSivashinsky
 from ups.errors import UserError
 from ups.fields import Batch
-from ups.pipeline.config import RunConfig
+from ups.pipeline.config import schema_of
+from ups.pipeline.data import _opened
 
 
 class Counted(Described):
@@ -112,10 +112,11 @@ def test_a_run_makes_its_data_on_its_own_device(tmp_path, monkeypatch):
 
     monkeypatch.setattr("ups.data.sources.generate", solved_elsewhere)
     make = MakeConfig(equation="advection", trajectories=4, settings={"points": 8, "frames": 3})
-    config = RunConfig(name="a", tasks={"advection": TaskConfig(make=make)}, data=DataConfig(workers=1))
+    values = {"name": "a", "tasks": {"advection": TaskConfig(make=make)}, "data": DataConfig(workers=1)}
+    config = schema_of(values).model_validate(values)
     runtime = SimpleNamespace(rank=1, device=torch.device("cuda", 1), heartbeat=SimpleNamespace(mark=lambda _: None))
     runtime.check_stop = lambda _: None
-    source = pipeline._opened(runtime, config, tmp_path, "advection", lambda *_: None)  # pyright: ignore[reportArgumentType]
+    source = _opened(runtime, config, tmp_path, "advection", lambda *_: None)  # pyright: ignore[reportArgumentType]
     assert asked == ["cuda:1"] and len(source.train) == 2
 
 

@@ -354,5 +354,5 @@ def test_every_parameter_of_an_optimiser_needs_a_name_and_a_start_of_zero():
 def test_a_manifest_can_be_read_by_any_program(two):
     manifest = json.loads((two / "step_00000020" / "manifest.json").read_text())["content"]
     file = tensor_file(two / "step_00000020")
-    assert manifest["format"] == 3 and manifest["step"] == 20 and manifest["content"] == {"loss": 2.0}
+    assert manifest["format"] == checkpoint.FORMAT and manifest["step"] == 20 and manifest["content"] == {"loss": 2.0}
     assert manifest["files"][file.name]["bytes"] == os.path.getsize(file)

@@ -22,7 +22,7 @@ tasks:
            settings: {points: 32, frames: 9, duration: 0.8}}
   darcy:
     make: {equation: darcy, trajectories: 20, settings: {points: 16}}
-operator: {width: 4, depth: 1, modes: 2, head: 4, conditions: 4}
+stages: {operator: {width: 4, depth: 1, modes: 2, head: 4, conditions: 4}}
 training: {steps: 2, batch_size: 4, warmup: 1}
 runtime: {device: cpu, threads: 1}
 data: {workers: 1}

@@ -21,6 +21,7 @@ from ups.errors import Stopped, UserError
 from ups.fields import Boundary, Channel, TaskSpec
 from ups.models.baselines.fno import FNO
 from ups.models.conditions import Modulation
+from ups.models.network import matrices_of
 from ups.track.jsonl import read_events
 from ups.training import muon
 from ups.training.muon import Muon
@@ -148,6 +149,12 @@ class Net(nn.Module):
         )
         self.modulation = Modulation(5, 2, 18)
         self.head = nn.Linear(6, 2)
+
+    def layers(self) -> list[nn.Module]:
+        return list(self.blocks)
+
+    def matrices(self) -> list[nn.Parameter]:
+        return matrices_of([*self.blocks, self.modulation])
 
 
 def built(**changes) -> tuple[Net, torch.optim.Optimizer]:

@@ -70,7 +70,7 @@ def test_a_training_too_short_for_a_profile_is_refused_before_it_starts(tmp_path
 
 def profiled(runs: Path, *overrides: str) -> None:
     """A training of 20 steps, 4 of which are traced."""
-    changes = [change for change in small.SMALLER if not change.startswith(("tasks.", "fno."))]
+    changes = [change for change in small.SMALLER if not change.startswith(("tasks.", "compare."))]
     config = runs / "one.yaml"
     config.write_text(
         "name: one\n"
@@ -84,18 +84,18 @@ def profiled(runs: Path, *overrides: str) -> None:
 def test_train_prints_the_table_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     profiled(tmp_path)
     printed = capsys.readouterr().out
-    assert "| backward |" in printed and str(tmp_path / "one" / "profile" / "profile.md") in printed
+    assert "| backward |" in printed and str(tmp_path / "one" / "stages" / "operator" / "profile" / "profile.md") in printed
 
 
 def test_a_profile_that_was_written_is_not_asked_for_again_on_resuming(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     profiled(tmp_path, "training.checkpoint_every=15")
-    table = tmp_path / "one" / "profile" / "profile.md"
+    table = tmp_path / "one" / "stages" / "operator" / "profile" / "profile.md"
     before = table.stat().st_mtime_ns
-    shutil.rmtree(tmp_path / "one" / "checkpoints" / "step_00000020")  # as if it had been stopped after 15 steps
+    shutil.rmtree(tmp_path / "one" / "stages" / "operator" / "checkpoints" / "step_00000020")  # as if it had been stopped after 15 steps
     profiled(tmp_path, "training.checkpoint_every=15")
-    assert (tmp_path / "one" / "checkpoints" / "step_00000020").is_dir() and table.stat().st_mtime_ns == before
+    assert (tmp_path / "one" / "stages" / "operator" / "checkpoints" / "step_00000020").is_dir() and table.stat().st_mtime_ns == before
     assert capsys.readouterr().out.count("| backward |") == 2
 
 
