@@ -128,7 +128,6 @@ def test_all_that_was_added_stands_in_the_report(toy_run: Path) -> None:
 def test_a_report_that_is_written_again_knows_the_equation(toy_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a new process, which has loaded no plugin yet."""
     monkeypatch.setattr(named, "EQUATIONS", {k: v for k, v in named.EQUATIONS.items() if k != "heat"})
-    monkeypatch.setattr("ups.report.assemble.EQUATIONS", named.EQUATIONS)
     tasks._known.cache_clear()
     monkeypatch.delitem(sys.modules, "ups_plugin_toy_equation")
     assert "<h2>Heat</h2>" in pipeline.report(toy_run).read_text()

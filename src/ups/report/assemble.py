@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from ups.config.plugins import load_plugins
-from ups.equations.named import EQUATIONS
+from ups.equations import named
 from ups.errors import UserError
 from ups.report.contents import Curve, Report, Sample, SolverComparison, SolverRow, TaskPage
 from ups.report.legend import REFERENCE, Legend
@@ -49,7 +49,7 @@ def assemble(run: Path) -> Report:
 
 def heading(task: str) -> tuple[str, str]:
     """Title and formula of a task: its equation's; one without an equation shows its name alone."""
-    equation = EQUATIONS.get(task)
+    equation = named.EQUATIONS.get(task)
     return (task, "") if equation is None else (equation.title, equation.formula)
 
 
