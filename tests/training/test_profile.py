@@ -18,6 +18,8 @@ from ups.errors import UserError
 from ups.training.profile import WARM_UP, StepProfile
 from ups.training.trace import PHASES, complete_events, markdown, step_times
 
+STAGE = Path("one") / "stages" / "operator"
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -84,18 +86,18 @@ def profiled(runs: Path, *overrides: str) -> None:
 def test_train_prints_the_table_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     profiled(tmp_path)
     printed = capsys.readouterr().out
-    assert "| backward |" in printed and str(tmp_path / "one" / "stages" / "operator" / "profile" / "profile.md") in printed
+    assert "| backward |" in printed and str(tmp_path / STAGE / "profile" / "profile.md") in printed
 
 
 def test_a_profile_that_was_written_is_not_asked_for_again_on_resuming(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     profiled(tmp_path, "training.checkpoint_every=15")
-    table = tmp_path / "one" / "stages" / "operator" / "profile" / "profile.md"
+    table = tmp_path / STAGE / "profile" / "profile.md"
     before = table.stat().st_mtime_ns
-    shutil.rmtree(tmp_path / "one" / "stages" / "operator" / "checkpoints" / "step_00000020")  # as if it had been stopped after 15 steps
+    shutil.rmtree(tmp_path / STAGE / "checkpoints" / "step_00000020")  # as if it had been stopped after 15 steps
     profiled(tmp_path, "training.checkpoint_every=15")
-    assert (tmp_path / "one" / "stages" / "operator" / "checkpoints" / "step_00000020").is_dir() and table.stat().st_mtime_ns == before
+    assert (tmp_path / STAGE / "checkpoints" / "step_00000020").is_dir() and table.stat().st_mtime_ns == before
     assert capsys.readouterr().out.count("| backward |") == 2
 
 
