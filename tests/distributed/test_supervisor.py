@@ -15,6 +15,7 @@ from ups.distributed.faults.crash_report import latest_report
 from ups.distributed.launch.outcome import Outcome, decide, forget, outcome_of
 from ups.distributed.launch.supervisor import rank_variables, supervise
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.spinning import SPIN, spin_briefly
 from ups.errors import UserError
 from ups.track.jsonl import read_events
 
@@ -225,5 +226,15 @@ def test_the_users_own_variables_win_save_the_one_that_makes_numbers_wrong(tmp_p
     found = rank_variables(tmp_path, 2, RuntimeConfig(device="cpu"), given, interface="lo")
     assert "OMP_NUM_THREADS" not in found
     assert found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
-    assert found["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert (found["OMP_WAIT_POLICY"], found[SPIN]) == ("PASSIVE", "0")
     assert found["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+
+
+def test_ranks_do_not_spin_because_the_command_that_starts_them_does(tmp_path):
+    def spins(**given: str) -> str | None:
+        return rank_variables(tmp_path, 2, RuntimeConfig(device="cpu"), given, interface="lo").get(SPIN)
+
+    environment: dict[str, str] = {}
+    spin_briefly(environment)
+    assert spins(**environment) == "0"
+    assert spins(GOMP_SPINCOUNT="77") is spins(OMP_WAIT_POLICY="ACTIVE") is None

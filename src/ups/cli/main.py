@@ -32,6 +32,7 @@ from ups.cli.store_build import build
 from ups.cli.store_verify import verify
 from ups.cli.train import train
 from ups.distributed.launch.outcome import supervised
+from ups.distributed.runtime.spinning import spin_briefly
 from ups.errors import STOPPED, GaveUp, Stopped, UserError
 
 
@@ -114,6 +115,7 @@ def stores() -> None:
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with its exit code."""
+    spin_briefly(os.environ)  # before a command imports torch
     code, decided = _run()
     if "RANK" not in os.environ:
         sys.exit(code)

@@ -22,6 +22,7 @@ from pathlib import Path
 from ups.distributed.launch import backoff
 from ups.distributed.launch.outcome import Outcome, decide, forget, outcome_of
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.spinning import ROUNDS, SPIN
 from ups.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
@@ -90,8 +91,9 @@ def rank_variables(
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "PYTHONUNBUFFERED": "1",
     }
-    if ranks > 1 and config.device != "cuda":
-        wished["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads of several ranks starve one another
+    given = {name: value for name, value in given.items() if (name, value) != (SPIN, ROUNDS)}  # ours, not the user's
+    if ranks > 1 and config.device != "cuda" and not {SPIN, "OMP_WAIT_POLICY"} & given.keys():
+        wished |= {"OMP_WAIT_POLICY": "PASSIVE", SPIN: "0"}  # spinning threads of several ranks starve one another
     if interface is not None:
         wished["GLOO_SOCKET_IFNAME"] = interface  # else gloo asks what address the host's name has, often a wrong one
     if "PYTORCH_ALLOC_CONF" not in given:

@@ -13,7 +13,9 @@ class RuntimeConfig(Strict):
     """Where and how a run is computed; nothing here changes what it computes beyond rounding."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Positive | None = Field(default=None, description="CPU threads a rank; the cores shared out if not given")
+    threads: Positive | None = Field(
+        default=None, description="CPU threads a rank; OMP_NUM_THREADS, else the cores shared out, if not given"
+    )
     strategy: Literal["ddp", "fsdp2", "hsdp"] = "ddp"
     shard: Positive | None = Field(
         default=None, description="hsdp: ranks that share one copy; those of a node if not given"
