@@ -217,7 +217,7 @@ class Trainer:
         if not math.isfinite(state.best):
             raise GaveUp(
                 f"training diverged: no validation in its {state.step} steps was a finite number; lower "
-                "its training.learning_rate and give another name=...; losses and validations are in "
+                "training.learning_rate and give another name=...; losses and validations are in "
                 f"{self.directory / 'events.jsonl'}"
             )
         return state
