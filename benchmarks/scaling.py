@@ -36,7 +36,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ups.distributed.faults.heartbeat import Heartbeat
-from ups.distributed.parallel import local, parallelise
+from ups.distributed.parallel import local, parallelise, reduce_gradients
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Ranks, Runtime
 from ups.equations import Darcy
@@ -161,14 +161,14 @@ def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
         network = Network([spec], {spec.name: FRAME}, width=width, depth=depth, modes=MODES, head=64)
         model = Propagator(network, [spec], {})
         parameters = sum(p.numel() for p in model.parameters())
-        optimiser, reduction = parallelise(model, rt, "float32", lambda module: build_optimiser(module, training))
+        optimiser = parallelise(model, rt, "float32", lambda module: build_optimiser(module, training))
         ema = EMA(model, training.ema)
         step = Step(OperatorStage(model, training, rt.config), optimiser, ema, training.clip, 0)
         micro = MicroBatch(_sample(), torch.ones(1), torch.zeros(1, dtype=torch.long), torch.tensor(0))
 
         def whole_step() -> None:
-            step.gradients([micro], 1, rt)
-            reduction.reduce(rt)
+            step.gradients([micro], rt)
+            reduce_gradients(step.of_tasks, rt)
             step.update(0, 1e-3)
 
         whole_step()
@@ -178,7 +178,7 @@ def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
             whole_step()
         if sent.collectives != torchs_own.get_total_counts():
             raise AssertionError(f"{sent.collectives} collectives, torch counts {torchs_own.get_total_counts()}")
-        kept = [*ema.averages.values(), *(flat for _, flat, _ in reduction.buckets)]
+        kept = list(ema.averages.values())
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         moments = [value for state in optimiser.state.values() for value in state.values()]
         state = _bytes([*model.parameters(), *gradients, *moments, *kept])
@@ -189,7 +189,7 @@ def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
             tracker.track_external(model, optimiser)
         optimiser.zero_grad(set_to_none=True)
         with tracker:
-            step.gradients([micro], 1, rt)
+            step.gradients([micro], rt)
         peak = tracker.get_tracker_snapshot("peak")[CPU]["Total"] + _bytes(kept)
     return Cost(parameters, state, max(peak, state), sent.within, sent.beyond)
 

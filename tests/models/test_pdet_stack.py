@@ -116,7 +116,7 @@ def test_training_lowers_the_error_and_the_loaded_model_is_the_trained_one(
     run = tmp_path / "run"
     with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0) as rt:
         trainer = small.small_trainer(rt, tmp_path / "data", run, **settings, precision=precision)
-        first = trainer.stepper.gradients(trainer.micro_batches(0), 2, rt)
+        first = trainer.stepper.gradients(trainer.micro_batches(0), rt)
         trainer.fit()
         last = [e for e in read_events(run / "events.jsonl") if e["kind"] == "step"][-1]["parts"]
         assert last["advection"] < 0.6 * float(first["advection"])

@@ -83,7 +83,7 @@ def test_training_lowers_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     settings = {"steps": 60, "learning_rate": 1e-2, "rollout": [(0.0, 1)], "noise": 0.0, "precision": "float32"}
     with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0) as rt:
         trainer = small.small_trainer(rt, tmp_path / "data", tmp_path / "run", **settings)
-        first = trainer.stepper.gradients(trainer.micro_batches(0), 1, rt)
+        first = trainer.stepper.gradients(trainer.micro_batches(0), rt)
         trainer.fit()
     last = [e for e in read_events(tmp_path / "run" / "events.jsonl") if e["kind"] == "step"][-1]["parts"]
     assert last["advection"] < 0.6 * float(first["advection"])

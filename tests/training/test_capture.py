@@ -115,7 +115,7 @@ def test_recording_a_step_leaves_no_trace(data: Path, tmp_path: Path) -> None:
         for _ in range(5):
             trainer.step()
         seen.append({name: tensor.clone() for name, tensor in trainer._tensors().items()})
-        trainer.stepper.gradients(trainer.micro_batches(15), 2, trainer.runtime)  # rollouts of two steps: a new shape
+        trainer.stepper.gradients(trainer.micro_batches(15), trainer.runtime)  # rollouts of two steps: a new shape
         assert not trainer.stepper.replayed
         seen.append(trainer._tensors())
 

@@ -221,15 +221,17 @@ class Sampler:
 
 
 def sampling_shares(
-    sampling: SamplingConfig, trajectories: Mapping[str, int], shares: Mapping[str, float]
+    sampling: SamplingConfig, trajectories: Mapping[str, int], shares: Mapping[str, float], costs: Mapping[str, float]
 ) -> dict[str, float]:
     """Each task's share of every batch: as written in the config (`shares`), or from its number of trajectories n.
 
+    `cost`: as written over the cost of a sample, so that shares are of the work and not of the samples: a field in two
+    dimensions costs as much as a dozen in one. Costs are counted, never timed, so that every machine computes the same.
     `balanced`: all alike; `proportional`: ∝ n, so that epochs of all tasks take equally long; `temperature`: ∝ n^(1/T),
     between the two: T = 1 is proportional, T → ∞ balanced.
     """
-    if sampling.mode == "shares":
-        return dict(shares)
+    if sampling.mode in ("cost", "shares"):
+        return {name: share / (costs[name] if sampling.mode == "cost" else 1) for name, share in shares.items()}
     exponent = {"balanced": 0.0, "proportional": 1.0, "temperature": 1.0 / sampling.temperature}[sampling.mode]
     return {name: float(n) ** exponent for name, n in trajectories.items()}
 

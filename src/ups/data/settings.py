@@ -67,7 +67,9 @@ class DataConfig(Strict):
 
 
 class SamplingConfig(Strict):
-    """How tasks share every batch: by their `share`, all alike, by trajectories n, or by n^(1/temperature)."""
+    """How tasks share every batch: their `share` of its cost, counted in latent points; their `share` of its samples;
+    all alike; by trajectories n; or by n^(1/temperature).
+    """
 
-    mode: Literal["shares", "balanced", "proportional", "temperature"] = "shares"
+    mode: Literal["cost", "shares", "balanced", "proportional", "temperature"] = "cost"
     temperature: PositiveFloat = Field(default=2.0, description="for that mode: 1 is proportional, larger is more even")

@@ -1,6 +1,6 @@
 """From a plain module to one that trains on many ranks, applied from the outside in one function.
 
-    optimiser, reduction = parallelise(model, runtime, precision, build_optimiser)
+    optimiser = parallelise(model, runtime, precision, build_optimiser)
 
 `ddp`: every rank has all parameters; local gradients are summed by one bucketed reduction. `fsdp2`: parameters,
 gradients and moments are sharded over all ranks, block by block. `hsdp`: sharded within groups of ranks, replicated
@@ -37,7 +37,7 @@ def parallelise(
     runtime: Runtime,
     precision: str,
     build: Callable[[nn.Module], Optimiser],
-) -> tuple[Optimiser, Reduction]:
+) -> Optimiser:
     """Mixed precision, activation checkpointing, compilation, sharding, optimiser: in this order."""
     config = runtime.config
     for block in blocks(model):
@@ -59,9 +59,7 @@ def parallelise(
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # losses are sums over the global count already
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no other, and the same sum is wanted on NCCL
-    optimiser = build(model)
-    replicated = runtime.mesh is None and runtime.size > 1
-    return optimiser, Reduction([p for p in model.parameters() if p.requires_grad] if replicated else [])
+    return build(model)
 
 
 @contextmanager
@@ -136,57 +134,27 @@ def replicas_agree(tensors: Iterable[Tensor], runtime: Runtime) -> bool:
     return not differ.item()
 
 
-class Reduction:
-    """Sums gradients over all ranks in flat buckets that are allocated once."""
+@torch.no_grad()
+def reduce_gradients(of_tasks: Iterable[Sequence[Tensor | None]], runtime: Runtime) -> None:
+    """Every gradient of every task becomes the sum over ranks, in flat buckets; sharded ones are sums already.
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.buckets: list[tuple[list[nn.Parameter], Tensor, list[Tensor]]] = []
-        group: list[nn.Parameter] = []
-        for parameter in reversed(parameters):
-            if group and (
-                sum(p.nbytes for p in group) + parameter.nbytes > BUCKET
-                or (parameter.dtype, parameter.device) != (group[0].dtype, group[0].device)
-            ):
-                self._add(group)
-                group = []
-            group.append(parameter)
-        if group:
-            self._add(group)
-
-    def _add(self, group: list[nn.Parameter]) -> None:
-        flat = torch.zeros(sum(p.numel() for p in group), dtype=group[0].dtype, device=group[0].device)
-        views = [part.view_as(p) for part, p in zip(flat.split([p.numel() for p in group]), group, strict=True)]
-        self.buckets.append((group, flat, views))
-
-    @torch.no_grad()
-    def reduce(self, runtime: Runtime) -> None:
-        """Every gradient becomes the sum over ranks. One that a step did not touch is None on all ranks, and stays so:
-        to the optimiser, no gradient and a gradient of zero are different things.
-        """
-        if runtime.inject_fault("reduce") == "skip":
-            return
-        works = []
-        for group, flat, views in self.buckets:
-            views, gradients = _touched(views, group)
-            _copy_all(views, gradients)
-            works.append(dist.all_reduce(flat, async_op=True))
-        for (group, _, views), work in zip(self.buckets, works, strict=True):
-            if work is not None:
-                work.wait()
-            views, gradients = _touched(views, group)
-            _copy_all(gradients, views)
-
-
-def _touched(views: Sequence[Tensor], group: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:
-    """The places in a bucket of the parameters that have a gradient, and those gradients."""
-    pairs = [(view, p.grad) for view, p in zip(views, group, strict=True) if p.grad is not None]
-    return [view for view, _ in pairs], [gradient for _, gradient in pairs]
-
-
-def _copy_all(into: list[Tensor], tensors: list[Tensor]) -> None:
-    """Each tensor into its place: in one kernel on a GPU, where launching one each takes longer than copying."""
-    if tensors:
-        torch._foreach_copy_(into, tensors)  # pyright: ignore[reportPrivateImportUsage]
+    One that a step did not touch is None on all ranks, and stays so: to the optimiser, no gradient and a gradient of
+    zero are different things.
+    """
+    if runtime.inject_fault("reduce") == "skip" or runtime.mesh is not None or runtime.size == 1:
+        return
+    buckets: list[list[Tensor]] = [[]]
+    for gradient in (gradient for gradients in of_tasks for gradient in gradients if gradient is not None):
+        if buckets[-1] and sum(g.nbytes for g in buckets[-1]) + gradient.nbytes > BUCKET:
+            buckets.append([])
+        buckets[-1].append(gradient)
+    flat = [torch.cat([gradient.flatten() for gradient in bucket]) for bucket in buckets]
+    works = [dist.all_reduce(bucket, async_op=True) for bucket in flat]
+    for bucket, summed, work in zip(buckets, flat, works, strict=True):
+        if work is not None:
+            work.wait()
+        parts = [part.view_as(g) for part, g in zip(summed.split([g.numel() for g in bucket]), bucket, strict=True)]
+        torch._foreach_copy_(bucket, parts)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _replace_forward(block: nn.Module, forward: Callable[..., Any]) -> None:

@@ -113,6 +113,10 @@ class Propagator(nn.Module):
     def matrices(self) -> list[nn.Parameter]:
         return self.network.matrices() if isinstance(self.network, Layered) else []
 
+    def change(self, task: str, lead: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """The rms of change over a lead time, over all channels: about the relative error of persistence."""
+        return self.get_submodule(f"scales_{task}").of_step(lead).square().mean(-1).sqrt()  # pyright: ignore[reportCallIssue]
+
     @staticmethod
     def rms(history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B one *ones C"]:
         """Root mean square of each sample and channel over history and space, ready to broadcast."""

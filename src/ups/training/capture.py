@@ -29,7 +29,7 @@ from ups.distributed.vote import is_out_of_memory
 from ups.errors import UserError
 from ups.graphs import first_cause, record
 from ups.rollout.captured import rounding
-from ups.training.step import MicroBatch, Step, Sums
+from ups.training.step import Gradients, MicroBatch, Step, Sums
 
 WARM_UP = 2
 """Eager passes before a step is recorded: the first one loads kernels, makes tables and plans, and fills caches."""
@@ -144,8 +144,7 @@ class RecordedStep:
     inputs: StepInputs
     gradients: torch.cuda.CUDAGraph
     update: torch.cuda.CUDAGraph
-    parameter_gradients: list[Tensor | None]
-    """The gradient of each parameter."""
+    of_tasks: list[Gradients]
     sums: Sums
     norm: Float[Tensor, ""]
 
@@ -166,20 +165,23 @@ class CapturedStep:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
-    def gradients(self, micro_batches: Iterable[MicroBatch], tasks: int, runtime: Runtime) -> Sums:
+    @property
+    def of_tasks(self) -> list[Gradients]:
+        return self.eager.of_tasks
+
+    def gradients(self, micro_batches: Iterable[MicroBatch], runtime: Runtime) -> Sums:
         if not self._possible:
-            return self.eager.gradients(micro_batches, tasks, runtime)
+            return self.eager.gradients(micro_batches, runtime)
         micros = list(micro_batches)
         signature = _signature(micros)
         self.replayed = signature in self.recordings
         if not self.replayed:
-            recording = self._record(micros, tasks, runtime)
+            recording = self._record(micros, runtime)
             if recording is None:
-                return self.eager.gradients(micros, tasks, runtime)
+                return self.eager.gradients(micros, runtime)
             self.recordings[signature] = recording
         recording = self._current = self.recordings[signature]
-        for parameter, gradient in zip(self.parameters, recording.parameter_gradients, strict=True):
-            parameter.grad = gradient
+        self.eager.of_tasks = recording.of_tasks
         recording.inputs.fill(micros)
         recording.gradients.replay()
         return recording.sums
@@ -191,7 +193,7 @@ class CapturedStep:
         self._current.update.replay()
         return Later(self._current.norm)
 
-    def _record(self, micros: Sequence[MicroBatch], tasks: int, runtime: Runtime) -> RecordedStep | None:
+    def _record(self, micros: Sequence[MicroBatch], runtime: Runtime) -> RecordedStep | None:
         """Both functions as graphs for steps of this shape; None where they cannot be captured."""
         runtime.heartbeat.mark("first step")  # its deadline: like the first of all, it is much slower than later ones
         inputs = StepInputs(micros)
@@ -200,13 +202,13 @@ class CapturedStep:
         self._stream.wait_stream(outside)
         try:
             with torch.cuda.stream(self._stream):
-                self._warm_up(inputs.micro_batches, tasks, runtime)
+                self._warm_up(inputs.micro_batches, runtime)
         finally:
             outside.wait_stream(self._stream)
         try:
             with self._capturing() as gradients:
-                sums = self.eager.gradients(inputs.micro_batches, tasks, runtime)
-            parameter_gradients = [parameter.grad for parameter in self.parameters]
+                sums = self.eager.gradients(inputs.micro_batches, runtime)
+            of_tasks = self.eager.of_tasks
             with self._capturing() as update:
                 norm = self.eager.apply()
         except Exception as error:
@@ -218,12 +220,12 @@ class CapturedStep:
             return None
         finally:
             runtime.heartbeat.mark("gradients")
-        return RecordedStep(inputs, gradients, update, parameter_gradients, sums, norm)
+        return RecordedStep(inputs, gradients, update, of_tasks, sums, norm)
 
-    def _warm_up(self, micros: Sequence[MicroBatch], tasks: int, runtime: Runtime) -> None:
+    def _warm_up(self, micros: Sequence[MicroBatch], runtime: Runtime) -> None:
         """Both functions, eagerly, on the stream they are captured on; then everything is as it was before."""
         for _ in range(WARM_UP):
-            self.eager.gradients(micros, tasks, runtime)
+            self.eager.gradients(micros, runtime)
         moments = [tensor for state in self.eager.optimiser.state.values() for tensor in state.values()]
         changed = [*(p.detach() for p in self.parameters), *self.eager.ema.averages.values(), *moments]
         kept = [tensor.clone() for tensor in changed]
@@ -250,6 +252,7 @@ class CapturedStep:
         """Drop every graph; all ranks do so in the same step, for they must record, and vote, in the same ones."""
         torch.cuda.synchronize()  # replays may be under way
         self._current = None
+        self.eager.forget()
         self.recordings.clear()
         self._pool = torch.cuda.graph_pool_handle()
 

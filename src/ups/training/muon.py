@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from torch.optim.adamw import adamw
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from ups.distributed.parallel import local
+from ups.graphs import branches
 from ups.training.orthogonalise import orthogonalise
 
 try:
@@ -73,11 +74,7 @@ class Muon(torch.optim.Optimizer):
                 else:
                     alike.setdefault(_kind(parameter), []).append(parameter)
             works += [partial(self._muon, group, parameters) for parameters in alike.values()]
-        if self.param_groups[0]["capturable"]:
-            _branches(works)
-        else:
-            for work in works:
-                work()
+        branches(works, self.param_groups[0]["params"][0].device)
 
     def kernels(self) -> str:
         """How many of its matrices' parameters a kernel updates: as many on all ranks, or replicas would not agree."""
@@ -141,26 +138,6 @@ class Muon(torch.optim.Optimizer):
             eps=group["eps"],
             maximize=False,
         )
-
-
-def _branches(works: Sequence[Callable[[], None]]) -> None:
-    """Each as a branch of the graph that is being captured: a replay computes them at the same time, where one of
-    these small products after the other would leave most of a GPU idle.
-    """
-    here = torch.cuda.current_stream()
-    sides = [_side(here.device, number) for number in range(len(works))]
-    for side, work in zip(sides, works, strict=True):
-        side.wait_stream(here)
-        with torch.cuda.stream(side):
-            work()
-    for side in sides:
-        here.wait_stream(side)
-
-
-@cache
-def _side(device: torch.device, number: int) -> torch.cuda.Stream:
-    """One of a device's streams for branches, always the same: torch has 32 of them, and gives them out again."""
-    return torch.cuda.Stream(device)
 
 
 def _scale(parameter: Tensor) -> float:

@@ -27,8 +27,8 @@ def fitting_micro_batches(
 
     def peak(task: str, m: int) -> int:
         torch.cuda.reset_peak_memory_stats()
-        step.gradients([load(task, m)], 1, runtime)
-        step.optimiser.zero_grad(set_to_none=True)
+        step.gradients([load(task, m)], runtime)
+        step.forget()
         return torch.cuda.max_memory_allocated()
 
     fitting = {}

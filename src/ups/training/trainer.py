@@ -23,7 +23,7 @@ from ups.checkpoint.optimiser_state import optimiser_tensors, refuse_gradients
 from ups.data.sampler import Sampler, TaskIndices, TaskShare, check_ranks, sampling_shares
 from ups.distributed.faults.crash import PeerFailed
 from ups.distributed.launch import backoff
-from ups.distributed.parallel import enough_memory, parallelise, replicas_agree
+from ups.distributed.parallel import enough_memory, parallelise, reduce_gradients, replicas_agree
 from ups.distributed.runtime.start import Runtime
 from ups.distributed.vote import Ballot, Voting, is_out_of_memory
 from ups.errors import GaveUp
@@ -80,7 +80,7 @@ class Trainer:
             self.model = self._placed(stage.trainable())
             for parent in stage.parents().values():
                 self._placed(parent.module).requires_grad_(False)
-            self.optimiser, self.reduction = parallelise(
+            self.optimiser = parallelise(
                 self.model, runtime, config.precision, lambda module: build_optimiser(module, config)
             )
             agree_on_kernels(self.optimiser, runtime)
@@ -116,7 +116,7 @@ class Trainer:
                 break
             self._halve(list(self.stores)[result.out_of_memory - 1])
         runtime.heartbeat.mark("reduce")
-        self.reduction.reduce(runtime)
+        reduce_gradients(self.stepper.of_tasks, runtime)
         runtime.heartbeat.mark("update")
         self.norms.append((step, self.stepper.update(step, learning_rate(self.config, step))))
         runtime.inject_fault("update", self.stepper.parameters)
@@ -129,7 +129,7 @@ class Trainer:
         runtime = self.runtime
         stop, save = int(runtime.stop.asked), int(self.saving.retry_due)
         try:
-            sums = self.stepper.gradients(self.micro_batches(step), len(self.stores), runtime)
+            sums = self.stepper.gradients(self.micro_batches(step), runtime)
             return sums, Ballot(0, 0, stop, save), None
         except Exception as error:
             if runtime.mesh is not None:  # peers wait in collectives of this very pass: there is no vote to be had
@@ -343,7 +343,8 @@ class Trainer:
 
 def _sampler(tasks: Mapping[str, TaskData], config: TrainingConfig, seed: int) -> Sampler:
     counts = {name: task.store.trajectories for name, task in tasks.items()}
-    shares = sampling_shares(config.sampling, counts, {name: task.share for name, task in tasks.items()})
+    latents = {name: math.prod(task.learned.frame.latent_shape) for name, task in tasks.items()}
+    shares = sampling_shares(config.sampling, counts, {name: task.share for name, task in tasks.items()}, latents)
     parts = (
         TaskShare(name, counts[name], task.store.frames, shares[name], task.learned.spec.history)
         for name, task in tasks.items()

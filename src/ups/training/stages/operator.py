@@ -63,7 +63,8 @@ class OperatorStage:
         return Span(lengths[-1], tuple(training.strides.items()))
 
     def loss(self, batch: Batch, draws: Draws) -> LossParts:
-        """Each sample's relative L2 error, mean over the unrolled steps, gradients through the whole rollout.
+        """Each sample's relative L2 error over that of persistence in one step, mean over the unrolled steps, gradients
+        through the whole rollout. So tasks of small and of large changes count alike, and an untrained model has about 1.
 
         A window of a transient task holds its history and the targets; a steady task's only frame is the target, and
         the model starts from zero. `training.noise` is the size of the input noise, in the sample's rms.
@@ -87,7 +88,7 @@ class OperatorStage:
         steps = targets.shape[1]
         states = unroll(model, task, history, static, batch.parameters, lead, batch.grid, steps, capture=False)
         total, errors = self._errors_of(list(states), targets)
-        return LossParts(total, {f"step_{i + 1}": error for i, error in enumerate(errors)})
+        return LossParts(total / model.change(task, lead), {f"step_{i + 1}": error for i, error in enumerate(errors)})
 
     def validate(self, batch: Batch, draws: Draws) -> Scores:
         """Relative L2 per frame of rollouts from those given (or of the solution), beside persistence's (or zero's).
