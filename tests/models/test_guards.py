@@ -189,3 +189,15 @@ def test_a_model_saved_without_ranges_is_read_and_runs_unguarded() -> None:
     model = ModelSpec("spectral", {"width": 8, "depth": 1}, (old,)).build(0)
     guards = model.get_submodule("guards_compressible_1d")
     assert isinstance(guards, Guards) and not guards.limited
+
+
+def test_a_sample_is_guarded_as_if_it_were_alone() -> None:
+    trained = learned()
+    guards = Guards(GAS, trained.normaliser.units(), trained.normaliser.ranges())
+    last = trained.normaliser.normalise(DATA.batch.values[:, 0])
+    wild = last.clone()
+    wild[0] *= 100
+    together = guards(wild, last)
+    assert together.dtype == torch.float32 and not torch.equal(together[0], wild[0])
+    for i in range(len(last)):
+        assert torch.equal(guards(wild[i : i + 1], last[i : i + 1])[0], together[i])

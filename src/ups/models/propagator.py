@@ -94,55 +94,67 @@ class Guards(nn.Module):
     def __init__(
         self, task: TaskSpec, units: Float[Tensor, " C"] | None = None, ends: Float[Tensor, "two C"] | None = None
     ) -> None:
+        """`units`: those of the channels, if means are to be kept; `ends`: smallest and largest trained values."""
         super().__init__()
-        invariant = set() if units is None else {invariant.channel for invariant in task.invariants}
-        kept = torch.tensor([c.name in invariant for c in task.channels])
-        logs = kept & torch.tensor([c.transform == "log" for c in task.channels])
-        self.limited, self.keeps, self.keeps_logs = ends is not None, bool(kept.any()), bool(logs.any())
-        ends = torch.zeros(2, len(kept)) if ends is None else ends
-        margin = MARGIN * (ends[1] - ends[0])
-        unit = torch.ones(len(kept)) if units is None else torch.where(logs, units, 1.0)
-        tables = {"kept": kept, "logs": logs, "unit": unit, "lower": ends[0] - margin, "upper": ends[1] + margin}
-        for name, table in tables.items():
-            self.register_buffer(name, table, persistent=False)
+        invariant = {invariant.channel for invariant in task.invariants} if units is not None else set()
+        self.logs = [channel.transform == "log" for channel in task.channels]
+        self.kept = [
+            i for i, c in enumerate(task.channels) if c.name in invariant and (self.logs[i] or ends is not None)
+        ]
+        self.units = [] if units is None else units.tolist()
+        self.limited = ends is not None
+        if ends is not None:
+            margin = MARGIN * (ends[1] - ends[0])
+            self.register_buffer("lower", ends[0] - margin, persistent=False)
+            self.register_buffer("upper", ends[1] + margin, persistent=False)
 
     def forward(
         self, state: Float[Tensor, "B *space C"], last: Float[Tensor, "B *space C"]
     ) -> Float[Tensor, "B *space C"]:
-        if not self.limited:
-            return self._with_means(state, last) if self.keeps_logs else state
         space = tuple(range(1, state.dim() - 1))
-        lower = torch.minimum(self.get_buffer("lower").to(last), last.amin(space, keepdim=True))
-        upper = torch.maximum(self.get_buffer("upper").to(last), last.amax(space, keepdim=True))
-        if self.keeps_logs:
-            state = torch.where(self.get_buffer("logs"), self._with_means(state.clamp(lower, upper), last), state)
-        inside = state.clamp(lower, upper)
-        if not self.keeps:
+        inside, lower, upper = state, None, None
+        if self.limited:
+            lower = torch.minimum(self.get_buffer("lower").to(last), last.amin(space, keepdim=True))
+            upper = torch.maximum(self.get_buffer("upper").to(last), last.amax(space, keepdim=True))
+            inside = state.clamp(lower, upper)
+        if not self.kept:
             return inside
-        wanted, found, least, most = (self._amounts(values) for values in (state, inside, lower, upper))
-        lost = (wanted - found).mean(space, keepdim=True)
-        room = torch.where(lost > 0, most, least) - found
-        all_room = room.mean(space, keepdim=True)
-        share = (lost / torch.where(all_room == 0, 1.0, all_room)).clamp(0.0, 1.0)
-        spread = self._logarithms(found + share * room)
-        return torch.where(self.get_buffer("kept") & (lost != 0), spread, inside)
+        columns = list(inside.unbind(-1))
+        for i in self.kept:
+            ends = None if lower is None or upper is None else (lower[..., i], upper[..., i])
+            if self.logs[i]:
+                columns[i] = _logs_with_mean(columns[i], last[..., i], self.units[i], ends)
+            elif ends is not None:
+                columns[i] = _spread(state[..., i], columns[i], *ends)
+        return torch.stack(columns, -1)
 
-    def _with_means(
-        self, state: Float[Tensor, "B *space C"], last: Float[Tensor, "B *space C"]
-    ) -> Float[Tensor, "B *space C"]:
-        """Logarithms moved so that the means of what they are of are those of `last`."""
-        unit, space = self.get_buffer("unit").to(state), tuple(range(1, state.dim() - 1))
-        before, after = (torch.logsumexp(unit * values, space, keepdim=True) for values in (last, state))
-        return torch.where(self.get_buffer("logs"), state + (before - after) / unit, state)
 
-    def _amounts(self, values: Float[Tensor, "B *any C"]) -> Float[Tensor, "B *any C"]:
-        """What means are conserved of: ρ of ln ρ / unit, and the values of other channels."""
-        logs, unit = self.get_buffer("logs"), self.get_buffer("unit").to(values)
-        return torch.where(logs, (unit * torch.where(logs, values, 0.0)).exp(), values) if self.keeps_logs else values
+def _logs_with_mean(
+    state: Float[Tensor, "B *space"], last: Float[Tensor, "B *space"], unit: float, ends: tuple[Tensor, Tensor] | None
+) -> Float[Tensor, "B *space"]:
+    """Logarithms moved so that the mean of what they are of is that of `last`, within the limits."""
+    space = tuple(range(1, state.dim()))
+    before, after = (torch.logsumexp(unit * values, space, keepdim=True) for values in (last, state))
+    moved = state + (before - after) / unit
+    if ends is None:
+        return moved
+    inside = moved.clamp(*ends)
+    spread = _spread(*((unit * values).exp() for values in (moved, inside, *ends)))
+    return torch.where((moved == inside).all(space, keepdim=True), moved, spread.log() / unit)
 
-    def _logarithms(self, amounts: Float[Tensor, "B *any C"]) -> Float[Tensor, "B *any C"]:
-        logs, unit = self.get_buffer("logs"), self.get_buffer("unit").to(amounts)
-        return torch.where(logs, torch.where(logs, amounts, 1.0).log() / unit, amounts) if self.keeps_logs else amounts
+
+def _spread(
+    wanted: Float[Tensor, "B *space"],
+    inside: Float[Tensor, "B *space"],
+    lower: Float[Tensor, "B *ones"],
+    upper: Float[Tensor, "B *ones"],
+) -> Float[Tensor, "B *space"]:
+    """The values inside the limits, moved towards one of them to the mean of those wanted."""
+    space = tuple(range(1, inside.dim()))
+    lost = (wanted - inside).mean(space, keepdim=True)
+    room = torch.where(lost > 0, upper, lower) - inside
+    whole = room.mean(space, keepdim=True)
+    return inside + (lost / torch.where(whole == 0, 1.0, whole)).clamp(0.0, 1.0) * room
 
 
 class Propagator(nn.Module):
