@@ -150,9 +150,9 @@ def test_values_that_are_not_finite_are_warned_of(small: Simulator) -> None:
     huge[1] = 0.1
     by_times = small.rollout(huge, times=[0.0, 0.1, 0.2], conditions={"beta": 0.4})
     assert bool(by_times.values[:, 0].isfinite().all()) and not bool(by_times.values[:, 1:].isfinite().all())
-    assert any(note.startswith("2 of 3 frames have NaN or infinite values") for note in by_times.warnings)
+    assert by_times.warnings == ("step 1: u of task 'waves' has NaN or infinite values; start nearer to trained data",)
     solved = small.rollout(conditions={"a": torch.full((4, 4), 1e308, dtype=torch.float64)})
-    assert any(note.startswith("1 of 1 frames have NaN or infinite values") for note in solved.warnings)
+    assert any(note.startswith("step 0: p of task 'flow' has NaN or infinite values") for note in solved.warnings)
 
 
 def test_a_rollout_can_be_transformed_by_torch_func(small: Simulator) -> None:
@@ -252,9 +252,11 @@ def test_simulate_says_what_not_to_trust(
 ) -> None:
     np.savez(tmp_path / "start.npz", u0=np.full(128, 1e38))
     simulate(finished_run, tmp_path / "start.npz", tmp_path / "result.npz")
-    assert "warning: 3 of 3 frames have NaN or infinite values" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "warning: step 0: u = 1e+38 is outside the range that task 'advection' was trained on" in told
+    assert "u of task 'advection' has NaN or infinite values" in told
     with np.load(tmp_path / "result.npz") as result:
-        assert not np.isfinite(result["values"]).all() and "NaN or infinite" in result["warnings"][0]
+        assert not np.isfinite(result["values"]).all() and "NaN or infinite" in result["warnings"][-1]
 
 
 def test_a_full_disk_leaves_no_half_of_a_result(finished_run: Path, tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from ups.training.restore import restored, stage_folder
 
 FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
+BEYOND = 0.05
+"""A value further outside the trained range than this share of its length is warned of: before guards cut it off."""
 MOST_STEPS = 10**7
 """Of a rollout: all its states are kept, so more is a slip of the pen."""
 
@@ -118,32 +120,41 @@ class Simulator:
             state = self.predictor.start(name, frames, of, grid)
             (solution,) = self._decoded(state, None, 1, target, members, seed)
             values, when = solution[:, None], torch.zeros(1, dtype=torch.float64)
+            notes += _departures(learned, values)
         else:
             dt, when = self._schedule(learned, steps, times, dt, notes)
             state = self.predictor.start(name, frames, of, grid)
-            values = self._advance(state, dt, when, target, members, seed)
-        finite = torch.isfinite(values.detach()).transpose(0, 1).flatten(1).all(1)
-        if (broken := int((~finite).sum())) > 0:
-            notes.append(f"{broken} of {len(when)} frames have NaN or infinite values; start nearer to trained data")
+            values, departures = self._advance(learned, state, dt, when, target, members, seed)
+            notes += departures
         values = values.unflatten(0, (members, -1))
         values = values if batched else values[:, 0]
         values = values if members > 1 else values[0]
         return Rollout(values, when, learned.spec.channel_names, name, tuple(notes))
 
     def _advance(
-        self, state: State, dt: float, when: Float[Tensor, " T"], target: Target, members: int, seed: int
-    ) -> Float[Tensor, "B T *points C"]:
-        """States at the steps around every wanted time, then a cubic in time, exact on the steps themselves."""
+        self,
+        learned: TrainedTask,
+        state: State,
+        dt: float,
+        when: Float[Tensor, " T"],
+        target: Target,
+        members: int,
+        seed: int,
+    ) -> tuple[Float[Tensor, "B T *points C"], list[str]]:
+        """States at the steps around every wanted time, then a cubic in time, exact on the steps themselves; and what
+        is to be said of the steps, also of those not wanted.
+        """
         on_steps = bool(((when / dt - (when / dt).round()).abs() < 1e-6).all())
         last = int(torch.ceil(when[-1] / dt - 1e-6)) + (0 if on_steps else 1)
         lead = state.history.new_full((len(state.history),), dt)
         first = torch.cat([self.predictor.decode(state, target)] * members)
         stacked = torch.stack([first, *self._decoded(state, lead, last, target, members, seed)], 1)
+        departures = _departures(learned, stacked)
         if on_steps:
-            return stacked[:, (when / dt).round().long()]
+            return stacked[:, (when / dt).round().long()], departures
         steps = torch.arange(last + 1, dtype=torch.float64) * dt
         matrix = axis_matrix(steps, (0.0, float(steps[-1])), False, when, 3).to(stacked)
-        return torch.einsum("qt,bt...->bq...", matrix, stacked)
+        return torch.einsum("qt,bt...->bq...", matrix, stacked), departures
 
     def _decoded(
         self,
@@ -280,6 +291,36 @@ class Simulator:
                 raise UserError(f"{name} has shape {tuple(given[name].shape)}; give one number, or one per sample")
             parameters[name] = given[name].expand(batch)
         return Conditions(parameters, fields)
+
+
+def _departures(learned: TrainedTask, states: Float[Tensor, "B T *points C"]) -> list[str]:
+    """Where channels leave the trained range and where they leave the numbers, each at its first step; 0 is the start,
+    or the solution of a steady task.
+    """
+    task, normaliser, notes = learned.spec.name, learned.normaliser, []
+    by_step = states.detach().movedim(-1, 0).transpose(1, 2).flatten(2)  # (C, T, all points of all samples)
+    ends = normaliser.ranges()
+    if ends is not None:
+        trained, margin = normaliser.physical(ends).T, BEYOND * (ends[1] - ends[0])
+        limits = normaliser.physical(ends + torch.stack([-margin, margin])).T
+        for name, values, (low, high), (least, most) in zip(
+            learned.spec.channel_names, by_step, limits.tolist(), trained.tolist(), strict=True
+        ):
+            outside = (values < low) | (values > high)
+            if bool(outside.any()):
+                step = int(outside.any(1).int().argmax())
+                notes.append(
+                    f"step {step}: {name} = {_span(values[step][outside[step]])} is outside the range that task "
+                    f"{task!r} was trained on ({least:.4g} to {most:.4g}); do not trust what follows"
+                )
+    for name, values in zip(learned.spec.channel_names, by_step, strict=True):
+        broken = ~torch.isfinite(values).all(1)
+        if bool(broken.any()):
+            notes.append(
+                f"step {int(broken.int().argmax())}: {name} of task {task!r} has NaN or infinite values; start nearer "
+                "to trained data"
+            )
+    return notes
 
 
 def _flat_conditions(conditions: Mapping[str, Any] | Conditions | None) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def test_every_number_is_the_plain_formula():
         assert scale.mean == pytest.approx(float(field.mean()), rel=1e-12, abs=1e-14)
         assert scale.std == pytest.approx(float(field.std(correction=0)), rel=1e-12)
         assert scale.rms == pytest.approx(float(field.square().mean().sqrt()), rel=1e-12)
+        assert scale.range == (float(field.min()), float(field.max()))
         for stride, value in zip(found.strides, scale.differences, strict=True):
             expected = (field[:, stride:] - field[:, :-stride]).square().mean().sqrt()
             assert value == pytest.approx(float(expected), rel=1e-12)
@@ -117,6 +118,8 @@ def test_components_of_a_vector_share_one_scale():
     assert found["vx"].rms == found["vy"].rms and found["vx"].differences == found["vy"].differences
     assert found["vx"].rms == pytest.approx(float(values[..., :2].double().square().mean().sqrt()), rel=1e-12)
     assert found["vx"].mean != found["vy"].mean
+    largest = float(values[..., :2].abs().max())
+    assert found["vx"].range == found["vy"].range == (-largest, largest)
     assert found["p"].rms == pytest.approx(float(values[..., 2].double().square().mean().sqrt()), rel=1e-12)
 
 

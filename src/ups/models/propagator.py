@@ -7,7 +7,7 @@ the task's rms of change over a lead time Δ, from the strides 1, 2, 4, 8 … by
 starts from u = 0 with r = s = 1. The network's last layer starts at zero: the untrained propagator is persistence.
 
 A channel learned in logarithms, u = ln ρ / unit, whose mean ρ the equation conserves, is moved by one constant more:
-ln( mean ρ(t) / mean ρ(t + Δ) ) / unit.
+ln( mean ρ(t) / mean ρ(t + Δ) ) / unit. What leaves the trained range and a margin is cut off there (`Guards`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from ups.models.network import Layered
 
 SMALLEST_SCALE = 1e-3
 """Samples weaker than this share of the task's rms are not scaled up further: round-off is not physics."""
+MARGIN = 0.1
+"""So far beyond the trained range, in its own length, may a rollout go."""
 
 
 class Scales(nn.Module):
@@ -78,6 +80,83 @@ class Scales(nn.Module):
         return sample, sample * self.of_step(lead)
 
 
+class Guards(nn.Module):
+    """Keeps a step where networks can be trusted: within the trained range and a margin of it, or the range of the
+    field it starts from, and at the means that the equation conserves. Inside the range no digit changes.
+
+    Without it errors feed on themselves: a larger field has a larger r and so larger steps, and a logarithm that drifts
+    is a number that explodes. What is cut off from a channel with a conserved mean is spread over its points in
+    proportion to their distance from a limit, v ← v + f · (limit − v) with 0 ≤ f ≤ 1, so that both hold.
+    """
+
+    compiled = True
+
+    def __init__(
+        self, task: TaskSpec, units: Float[Tensor, " C"] | None = None, ends: Float[Tensor, "two C"] | None = None
+    ) -> None:
+        """`units`: those of the channels, if means are to be kept; `ends`: smallest and largest trained values."""
+        super().__init__()
+        invariant = {invariant.channel for invariant in task.invariants} if units is not None else set()
+        self.logs = [channel.transform == "log" for channel in task.channels]
+        self.kept = [
+            i for i, c in enumerate(task.channels) if c.name in invariant and (self.logs[i] or ends is not None)
+        ]
+        self.units = [] if units is None else units.tolist()
+        self.limited = ends is not None
+        if ends is not None:
+            margin = MARGIN * (ends[1] - ends[0])
+            self.register_buffer("lower", ends[0] - margin, persistent=False)
+            self.register_buffer("upper", ends[1] + margin, persistent=False)
+
+    def forward(
+        self, state: Float[Tensor, "B *space C"], last: Float[Tensor, "B *space C"]
+    ) -> Float[Tensor, "B *space C"]:
+        space = tuple(range(1, state.dim() - 1))
+        inside, lower, upper = state, None, None
+        if self.limited:
+            lower = torch.minimum(self.get_buffer("lower").to(last), last.amin(space, keepdim=True))
+            upper = torch.maximum(self.get_buffer("upper").to(last), last.amax(space, keepdim=True))
+            inside = state.clamp(lower, upper)
+        if not self.kept:
+            return inside
+        columns = list(inside.unbind(-1))
+        for i in self.kept:
+            ends = None if lower is None or upper is None else (lower[..., i], upper[..., i])
+            if self.logs[i]:
+                columns[i] = _logs_with_mean(columns[i], last[..., i], self.units[i], ends)
+            elif ends is not None:
+                columns[i] = _spread(state[..., i], columns[i], *ends)
+        return torch.stack(columns, -1)
+
+
+def _logs_with_mean(
+    state: Float[Tensor, "B *space"], last: Float[Tensor, "B *space"], unit: float, ends: tuple[Tensor, Tensor] | None
+) -> Float[Tensor, "B *space"]:
+    """Logarithms moved so that the mean of what they are of is that of `last`, within the limits."""
+    space = tuple(range(1, state.dim()))
+    before, after = (torch.logsumexp(unit * values, space, keepdim=True) for values in (last, state))
+    moved = state + (before - after) / unit
+    if ends is None:
+        return moved
+    inside = moved.clamp(*ends)
+    spread = _spread(*((unit * values).exp() for values in (moved, inside, *ends)))
+    return torch.where((moved == inside).all(space, keepdim=True), moved, spread.log() / unit)
+
+
+def _spread(
+    wanted: Float[Tensor, "B *space"],
+    inside: Float[Tensor, "B *space"],
+    lower: Float[Tensor, "B *ones"],
+    upper: Float[Tensor, "B *ones"],
+) -> Float[Tensor, "B *space"]:
+    """The values inside the limits, moved towards one of them to the mean of those wanted."""
+    space = tuple(range(1, inside.dim()))
+    lost = (wanted - inside).mean(space, keepdim=True)
+    room = torch.where(lost > 0, upper, lower) - inside
+    whole = room.mean(space, keepdim=True)
+    return inside + (lost / torch.where(whole == 0, 1.0, whole)).clamp(0.0, 1.0) * room
+
+
 class Propagator(nn.Module):
     """Scaling around any network of increments (the operator model, an FNO)."""
 
@@ -87,10 +166,12 @@ class Propagator(nn.Module):
         tasks: Sequence[TaskSpec],
         step_scales: Mapping[str, tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]],
         units: Mapping[str, Float[Tensor, " C"]] | None = None,
+        ranges: Mapping[str, Float[Tensor, "two C"]] | None = None,
     ) -> None:
         """`step_scales[task]` = lead times Δ_j and the rms of normalised change over them, per channel.
 
         `units[task]`: those of the normalised channels (`Normaliser.units`), where conserved means are to be kept.
+        `ranges[task]`: their smallest and largest values in training (`Normaliser.ranges`), where these are known.
         """
         super().__init__()
         self.network = network
@@ -98,14 +179,8 @@ class Propagator(nn.Module):
         for task in tasks:
             if not task.steady:
                 self.add_module(f"scales_{task.name}", Scales(task, *step_scales[task.name]))
-        self.conserving: set[str] = set()
-        for name, unit in (units or {}).items():
-            invariant = {invariant.channel for invariant in self.tasks[name].invariants}
-            conserved = [c.name in invariant and c.transform == "log" for c in self.tasks[name].channels]
-            if any(conserved):
-                self.conserving.add(name)
-                self.register_buffer(f"unit_{name}", unit, persistent=False)
-                self.register_buffer(f"conserved_{name}", torch.tensor(conserved), persistent=False)
+                guards = Guards(task, (units or {}).get(task.name), (ranges or {}).get(task.name))
+                self.add_module(f"guards_{task.name}", guards)
 
     def layers(self) -> list[nn.Module]:
         return self.network.layers() if isinstance(self.network, Layered) else []
@@ -144,13 +219,4 @@ class Propagator(nn.Module):
         batch, channels = scale.shape  # not len(): an exported program would take it for a constant
         wide = (batch, *(1,) * (history.dim() - 3), channels)
         increment = self.network(task, history / scale.view(batch, 1, *wide[1:]), static, conditions, grid)
-        state = last + step.view(wide) * increment
-        return self._with_means(task, state, last) if task in self.conserving else state
-
-    def _with_means(
-        self, task: str, state: Float[Tensor, "B *space C"], last: Float[Tensor, "B *space C"]
-    ) -> Float[Tensor, "B *space C"]:
-        """Logarithms moved so that the means of what they are of are those of `last`."""
-        unit, space = self.get_buffer(f"unit_{task}").to(state), tuple(range(1, state.dim() - 1))
-        before, after = (torch.logsumexp(unit * values, space, keepdim=True) for values in (last, state))
-        return torch.where(self.get_buffer(f"conserved_{task}"), state + (before - after) / unit, state)
+        return self.get_submodule(f"guards_{task}")(last + step.view(wide) * increment, last)

@@ -167,5 +167,8 @@ def store_key(dataset: Dataset, normaliser: Normaliser, dtype: str = "float32", 
     spec = normaliser.spec
     columns = [spec.parameters, spec.static]  # stored side by side, without their names
     codec = [CODEC, dtype, [(channel.name, channel.transform) for channel in spec.channels], columns]
-    content = [content_hashes(dataset, tick), normaliser.statistics.to_dict(), codec]
+    scales = normaliser.statistics.to_dict()
+    for scale in (*scales["channels"].values(), *scales["static"].values()):
+        del scale["range"]  # no stored number depends on it
+    content = [content_hashes(dataset, tick), scales, codec]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

@@ -20,7 +20,7 @@ from ups.data.views import View
 from ups.durable import seal, unseal, write
 from ups.fields import Dataset, Header
 
-VERSION = 1
+VERSION = 2
 """Counts the changes to what is checked and how statistics are computed."""
 
 

@@ -34,6 +34,15 @@ class Normaliser:
         """What a difference of one is, in a channel's own units or in its logarithm."""
         return self._columns(torch.zeros((), dtype=torch.float64))[1]
 
+    def ranges(self) -> Float[Tensor, "two C"] | None:
+        """The smallest and largest value of each normalised channel in the training data; None where not known."""
+        found = [self.statistics.channels[channel.name].range for channel in self.spec.channels]
+        if None in found:
+            return None
+        ends = torch.tensor([span for span in found if span], dtype=torch.float64).T
+        offset, scale = self._columns(ends)
+        return (ends - offset) / scale
+
     def _logarithmic(self, like: Tensor) -> Tensor | None:
         """Which channels are; None where none is, known without asking the device."""
         flags = [c.transform == "log" for c in self.spec.channels]

@@ -19,12 +19,15 @@ from ups.track.tick import Tick
 
 @dataclass(frozen=True)
 class Scale:
-    """Mean, standard deviation and root mean square of a field; rms of u(t + s dt) − u(t) for each stride s."""
+    """Mean, standard deviation and root mean square of a field; rms of u(t + s dt) − u(t) for each stride s; its
+    smallest and largest value, None where older files do not say them.
+    """
 
     mean: float
     std: float
     rms: float
     differences: tuple[float, ...] = ()
+    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Statistics:
     """A dataset's scales, per channel and static field, under the channel's transform.
 
     `differences[i]` of a channel belongs to `strides[i]` frames of `dt` (1, 2, 4, … up to half the frames; none if
-    steady). Components of one vector share std, rms and differences, so that scaling by them turns with the axes.
+    steady). Components of one vector share std, rms, differences and a symmetric range: these turn with the axes.
     """
 
     task: str
@@ -50,7 +53,7 @@ class Statistics:
     def from_dict(cls, data: Mapping[str, Any]) -> Statistics:
         def scales(entries: Mapping[str, Any]) -> dict[str, Scale]:
             return {
-                name: Scale(e["mean"], e["std"], e["rms"], tuple(e.get("differences", ())))
+                name: Scale(e["mean"], e["std"], e["rms"], tuple(e.get("differences", ())), _pair(e.get("range")))
                 for name, e in entries.items()
             }
 
@@ -75,12 +78,14 @@ class _Sums:
         self.means: list[float] = []
         self.spreads: list[float] = []
         self.squares: list[float] = []
+        self.range = (math.inf, -math.inf)
         self.differences: list[list[float]] = [[] for _ in strides]
 
     def extend(self, other: _Sums) -> None:
         self.means += other.means
         self.spreads += other.spreads
         self.squares += other.squares
+        self.range = _around([self, other])
         for mine, theirs in zip(self.differences, other.differences, strict=True):
             mine += theirs
 
@@ -89,6 +94,7 @@ class _Sums:
         self.means.append(mean)
         self.spreads.append(float(np.square(values - mean).mean()))
         self.squares.append(float(np.square(values).mean()))
+        self.range = min(self.range[0], float(values.min())), max(self.range[1], float(values.max()))
         for stride, sums in zip(self.strides, self.differences, strict=True):
             sums.append(float(np.square(values[stride:] - values[:-stride]).mean()))
 
@@ -179,9 +185,21 @@ def _scale(group: list[_Sums], own: _Sums) -> Scale:
         return math.sqrt(math.fsum(squares) / len(squares))
 
     differences = zip(*(member.difference_squares() for member in group), strict=True)
+    low, high = _around(group)
+    largest = max(-low, high)
     return Scale(
         mean=own.mean(),
         std=root([member.variance() for member in group]),
         rms=root([member.mean_square() for member in group]),
         differences=tuple(root(list(squares)) for squares in differences),
+        range=(low, high) if len(group) == 1 else (-largest, largest),
     )
+
+
+def _around(all_sums: list[_Sums]) -> tuple[float, float]:
+    """The range that holds those of all."""
+    return min(sums.range[0] for sums in all_sums), max(sums.range[1] for sums in all_sums)
+
+
+def _pair(numbers: list[float] | None) -> tuple[float, float] | None:
+    return None if numbers is None else (numbers[0], numbers[1])
