@@ -22,7 +22,7 @@ def given(task: TaskSpec, n: int) -> tuple:
     grid = Grid.cell_centred((n,) * task.dimension)
     history = torch.randn(2, 1, *grid.shape, 1)
     static = torch.randn(2, *grid.shape, len(task.static))
-    conditions = {"parameter_beta": torch.rand(2), "rms_u": torch.rand(2), "lead": torch.full((2,), 0.1)}
+    conditions = {"parameter_beta": torch.rand(2), "lead": torch.full((2,), 0.1)}
     return task.name, history, static, conditions, grid
 
 

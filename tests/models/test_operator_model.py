@@ -206,34 +206,17 @@ def test_latent_cells_are_as_long_as_the_task_says_along_every_axis(
     assert not set(both.stem.inputs["flow"]) & set(both.stem.inputs["turned"])
 
 
-def test_a_sample_of_twice_the_size_is_scaled_by_its_own_rms(architecture: str) -> None:
-    """With the rms condition held fixed the step would be homogeneous; what remains is that condition's effect."""
-    step, given = model(trained=True, architecture=architecture), inputs(WAVES)
-    rows = step.network.conditions.rows["rms_u"]
-    torch.nn.init.zeros_(rows)
-    double = given | {"history": 2 * given["history"]}
-    assert torch.allclose(step(**double), 2 * step(**given), rtol=1e-12, atol=1e-12)
-
-
 def test_step_scales_follow_the_strides() -> None:
     step = model(trained=False)
 
     def scale(lead: float) -> Tensor:
-        return step.scales_waves.of_step(torch.tensor([lead], dtype=torch.float64))[0, 0]
+        return step.scales_waves(torch.tensor([lead], dtype=torch.float64))[0, 0]
 
     assert scale(0.1) == pytest.approx(0.5)
     assert scale(0.2) == pytest.approx(0.9)
     assert scale(0.1 * 2**0.5) == pytest.approx((0.5 * 0.9) ** 0.5)  # half-way in log Δ
     assert scale(0.05) == pytest.approx(0.25)  # proportional to Δ below the first stride
     assert scale(0.8) == pytest.approx(0.9)  # and no larger than the last above it
-
-
-def test_components_of_a_vector_share_their_scale() -> None:
-    step = model(trained=False)
-    history = torch.zeros(1, 2, 16, 16, 2, dtype=torch.float64)
-    history[..., 0] = 3.0
-    scale = step.scales_tank.of_sample(history)
-    assert scale[0].tolist() == pytest.approx([(9 / 2) ** 0.5] * 2)
 
 
 def test_a_silent_unit_leaves_no_denormal_numbers() -> None:

@@ -26,7 +26,7 @@ BASIN = TaskSpec("basin", 2, (Channel("u"),), TANK, 1 / 8, parameters=("beta",),
 def given(task: TaskSpec, n: int) -> tuple:
     torch.manual_seed(1)
     grid = Grid.cell_centred((n,) * task.dimension)
-    conditions = {"parameter_beta": torch.rand(2), "rms_u": torch.rand(2), "lead": torch.full((2,), 0.1)}
+    conditions = {"parameter_beta": torch.rand(2), "lead": torch.full((2,), 0.1)}
     static = torch.randn(2, *grid.shape, len(task.static))
     return task.name, torch.randn(2, task.history, *grid.shape, 1), static, conditions, grid
 

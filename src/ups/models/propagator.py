@@ -1,10 +1,11 @@
 """One step of a learned simulator, in normalised units.
 
-    û(t + Δ) = u(t) + r · s(Δ) · network( u/r, static fields, conditions )
+    û(t + Δ) = u(t) + s(Δ) · network( u, static fields, conditions )
 
-r is the sample's own rms (so the network sees fields of size one whatever the amplitude; log r is a condition) and s(Δ)
-the task's rms of change over a lead time Δ, from the strides 1, 2, 4, 8 … by interpolation in log Δ. A steady problem
-starts from u = 0 with r = s = 1. The network's last layer starts at zero: the untrained propagator is persistence.
+s(Δ) is the task's rms of change over a lead time Δ, from the strides 1, 2, 4, 8 … by interpolation in log Δ; a steady
+problem starts from u = 0 with s = 1. The network's last layer starts at zero: the untrained propagator is persistence.
+Fields are in units of the task's rms, not of the sample's own: what walls, sources and nonlinear terms add to a weak
+field would be many of its own units, and a rollout whose field grows would grow the faster for it.
 
 A channel learned in logarithms, u = ln ρ / unit, whose mean ρ the equation conserves, is moved by one constant more:
 ln( mean ρ(t) / mean ρ(t + Δ) ) / unit. What leaves the trained range and a margin is cut off there (`Guards`).
@@ -21,23 +22,20 @@ from torch import Tensor, nn
 from ups.fields import Grid, TaskSpec
 from ups.models.network import Layered
 
-SMALLEST_SCALE = 1e-3
-"""Samples weaker than this share of the task's rms are not scaled up further: round-off is not physics."""
 MARGIN = 0.1
 """So far beyond the trained range, in its own length, may a rollout go."""
 
 
 class Scales(nn.Module):
-    """What the fields of a transient task and their changes are measured in."""
+    """What the changes of a transient task's fields are measured in."""
 
     compiled = True
 
-    def __init__(self, task: TaskSpec, leads: Float[Tensor, " S"], changes: Float[Tensor, "S C"]) -> None:
+    def __init__(self, leads: Float[Tensor, " S"], changes: Float[Tensor, "S C"]) -> None:
         """`changes`: the rms of normalised change over the lead times, per channel. Its logarithm is linear in that of
         the lead time on each stretch between two, so it is a sum: how far Δ has come on each stretch, times its slope.
         """
         super().__init__()
-        self.task = task
         logs, values = leads.double().log(), changes.double().log()
         gaps = logs.diff()
         none, far = torch.zeros_like(logs[:1]), torch.full_like(logs[:1], -torch.inf)
@@ -51,42 +49,21 @@ class Scales(nn.Module):
         for name, table in tables.items():
             self.register_buffer(name, table, persistent=False)  # a saved model's statistics tell them
 
-    def of_step(self, lead: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
+    def forward(self, lead: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
         """s(Δ): linear in log-log between the strides, proportional to Δ below the first, constant above the last."""
         names = ("first", "starts", "least", "most", "slopes")
         first, starts, least, most, slopes = (self.get_buffer(name) for name in names)
         inside = torch.clamp(lead.double().log()[:, None] - starts, least, most)
         return (first + (inside[..., None] * slopes).sum(1)).exp().to(lead.dtype)
 
-    def of_sample(self, history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B C"]:
-        """rms per sample and channel; components of one vector share theirs, log channels keep 1."""
-        square = history.square().mean(dim=tuple(range(1, history.dim() - 1)))
-        columns = []
-        for i, channel in enumerate(self.task.channels):
-            if channel.transform == "log":
-                columns.append(torch.ones_like(square[:, i]))
-            elif channel.vector is not None:
-                group = [j for j, other in enumerate(self.task.channels) if other.vector == channel.vector]
-                columns.append(torch.stack([square[:, j] for j in group], -1).mean(1))
-            else:
-                columns.append(square[:, i])
-        return torch.stack(columns, -1).clamp_min(SMALLEST_SCALE**2).sqrt()
-
-    def forward(
-        self, history: Float[Tensor, "B H *space C"], lead: Float[Tensor, " B"]
-    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
-        """r and r · s(Δ)."""
-        sample = self.of_sample(history)
-        return sample, sample * self.of_step(lead)
-
 
 class Guards(nn.Module):
     """Keeps a step where networks can be trusted: within the trained range and a margin of it, or the range of the
     field it starts from, and at the means that the equation conserves. Inside the range no digit changes.
 
-    Without it errors feed on themselves: a larger field has a larger r and so larger steps, and a logarithm that drifts
-    is a number that explodes. What is cut off from a channel with a conserved mean is spread over its points in
-    proportion to their distance from a limit, v ← v + f · (limit − v) with 0 ≤ f ≤ 1, so that both hold.
+    Without it errors may feed on themselves, and a logarithm that drifts is a number that explodes. What is cut off
+    from a channel with a conserved mean is spread over its points in proportion to their distance from a limit,
+    v ← v + f · (limit − v) with 0 ≤ f ≤ 1, so that both hold.
     """
 
     compiled = True
@@ -178,7 +155,7 @@ class Propagator(nn.Module):
         self.tasks = {task.name: task for task in tasks}
         for task in tasks:
             if not task.steady:
-                self.add_module(f"scales_{task.name}", Scales(task, *step_scales[task.name]))
+                self.add_module(f"scales_{task.name}", Scales(*step_scales[task.name]))
                 guards = Guards(task, (units or {}).get(task.name), (ranges or {}).get(task.name))
                 self.add_module(f"guards_{task.name}", guards)
 
@@ -190,7 +167,7 @@ class Propagator(nn.Module):
 
     def change(self, task: str, lead: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The rms of change over a lead time, over all channels: about the relative error of persistence."""
-        return self.get_submodule(f"scales_{task}").of_step(lead).square().mean(-1).sqrt()  # pyright: ignore[reportCallIssue]
+        return self.get_submodule(f"scales_{task}")(lead).square().mean(-1).sqrt()
 
     @staticmethod
     def rms(history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B one *ones C"]:
@@ -213,10 +190,9 @@ class Propagator(nn.Module):
         if spec.steady:
             return last + self.network(task, history, static, conditions, grid)
         assert lead is not None, "a transient task needs a lead time"
-        scale, step = self.get_submodule(f"scales_{task}")(history, lead)
         conditions["lead"] = lead
-        conditions |= {f"rms_{c}": scale[:, i] for i, c in enumerate(spec.channel_names)}
-        batch, channels = scale.shape  # not len(): an exported program would take it for a constant
-        wide = (batch, *(1,) * (history.dim() - 3), channels)
-        increment = self.network(task, history / scale.view(batch, 1, *wide[1:]), static, conditions, grid)
-        return self.get_submodule(f"guards_{task}")(last + step.view(wide) * increment, last)
+        step = self.get_submodule(f"scales_{task}")(lead)
+        batch, channels = step.shape  # not len(): an exported program would take it for a constant
+        change = step.view(batch, *(1,) * (history.dim() - 3), channels)
+        increment = self.network(task, history, static, conditions, grid)
+        return self.get_submodule(f"guards_{task}")(last + change * increment, last)

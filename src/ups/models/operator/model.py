@@ -263,4 +263,4 @@ def condition_names(task: TaskSpec) -> list[str]:
     names += [f"spacing_{a}" for a in range(task.dimension)] + [f"length_{a}" for a in range(task.dimension)]
     for axis, (lower, upper) in enumerate(task.boundary.sides):
         names += [f"lower_{axis}_{lower.kind}", f"upper_{axis}_{upper.kind}"]
-    return names + (["steady"] if task.steady else ["lead"] + [f"rms_{c}" for c in task.channel_names])
+    return [*names, "steady" if task.steady else "lead"]

@@ -64,7 +64,8 @@ class OperatorStage:
 
     def loss(self, batch: Batch, draws: Draws) -> LossParts:
         """Each sample's relative L2 error over that of persistence in one step, mean over the unrolled steps, gradients
-        through the whole rollout. So tasks of small and of large changes count alike, and an untrained model has about 1.
+        through the whole rollout. So tasks of small and of large changes count alike, and an untrained model has 1 or
+        so.
 
         A window of a transient task holds its history and the targets; a steady task's only frame is the target, and
         the model starts from zero. `training.noise` is the size of the input noise, in the sample's rms.
