@@ -19,6 +19,8 @@ COMPILER = shutil.which("c++")
 STAGE = {"j": 3.0, "mu": 1.2, "nu": -0.3, "rest": 0.1, "share": 0.6}
 STRESS = {"dx": 0.1, "eta": 0.3, "zeta": 0.2}
 FUNCTIONS: dict[str, tuple[Any, int, dict[str, float], dict[str, int]]] = {
+    "difference": (muscl._with_difference, 3, {"dx": 0.1}, {}),
+    "primitive": (euler._primitive, 4, {}, {}),
     "limited": (muscl._limited, 3, {}, {}),
     "gas 1D": (euler._hllc, 6, {}, {"axis": 0}),
     "gas 2D along x": (euler._hllc, 8, {}, {"axis": 0}),

@@ -106,6 +106,8 @@ def test_blocks_hold_every_waiting_row_once() -> None:
     stages = torch.tensor([0, 3, 0, 6, 7, 0, 0, 0])
     found = [(block.tolist(), size, most) for block, size, most in blocks(steps, stages, [2, 1])]
     assert found == [([2, 0], 2, 0), ([7, 6], 2, 0), ([3, 4], 2, 7)]
+    sizes = [size for _, size, _ in blocks(torch.ones(300).long(), torch.zeros(300).long(), [64, 32, 16])]
+    assert sizes == [64, 64, 64, 64, 32, 16]  # 44 rows are left for the last two
 
 
 @pytest.mark.parametrize("stages", range(1, 402, 2))

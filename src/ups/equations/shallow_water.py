@@ -13,7 +13,7 @@ from torch import Tensor
 from ups.equations.base import check_transient, frame_times, solved_batch
 from ups.equations.schemes.fused import fused
 from ups.equations.schemes.marching import block_means, march
-from ups.equations.schemes.muscl import attempt_heun, cover, face_states, heun, inflow, longest_step
+from ups.equations.schemes.muscl import attempt_heun, cover, face_states, heun, longest_step, with_inflow
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
@@ -178,8 +178,7 @@ class Water:
         change = torch.zeros_like(u)
         for axis, dx in enumerate(self.spacing):
             left, right = face_states(w, axis - 2, "open", flat)
-            flux = torch.stack(_hllc(*left.unbind(1), *right.unbind(1), axis=axis), 1)
-            change += inflow(flux, axis - 2, dx)
+            change = with_inflow(change, _hllc(*left.unbind(1), *right.unbind(1), axis=axis), axis - 2, dx)
         return change
 
 

@@ -5,6 +5,7 @@ Primitive fields are (ρ, p, v₁ … v_d), conserved ones (ρ, E, ρv₁ … ρ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -18,10 +19,10 @@ from ups.equations.schemes.muscl import (
     attempt_heun,
     face_states,
     heun,
-    inflow,
     longest_step,
     padded,
     per_row,
+    with_inflow,
 )
 from ups.errors import UserError
 
@@ -39,25 +40,24 @@ def conserved(w: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
 
 def primitive(u: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
     """(ρ, E, ρv) → (ρ, p, v)."""
-    density, velocity = u[:, :1], u[:, 2:] / u[:, :1]
-    pressure = (GAMMA - 1) * (u[:, 1:2] - density * _square(velocity) / 2)
-    return torch.cat((density, pressure, velocity), 1)
+    return torch.stack(_primitive(*u.unbind(1)), 1)
 
 
-def hllc(
-    left: Float[Tensor, "B C *faces"], right: Float[Tensor, "B C *faces"], axis: int
-) -> Float[Tensor, "B C *faces"]:
-    """The flux of (ρ, E, ρv) through faces across `axis`: three waves, with contacts and shear held exactly.
-
-    Outer speeds are the extremes of the gas's own and of Einfeldt's mean, S_L = min(u_L − c_L, û − ĉ), with which the
-    states between the waves are positive where those beside them are.
-    """
-    return torch.stack(_hllc(*left.unbind(1), *right.unbind(1), axis=axis), 1)
+@fused
+def _primitive(density: Tensor, energy: Tensor, *momentum: Tensor) -> list[Tensor]:
+    velocity = [q / density for q in momentum]
+    pressure = (GAMMA - 1) * (energy - density * _sum_of_squares(velocity) / 2)
+    return [density, pressure, *velocity]
 
 
 @fused
 def _hllc(*sides: Tensor, axis: int) -> list[Tensor]:
-    """Of (ρ, p, v₁ … v_d) on the left and on the right."""
+    """The flux of (ρ, E, ρv) through faces across `axis`: three waves, with contacts and shear held exactly.
+
+    Outer speeds are the extremes of the gas's own and of Einfeldt's mean, S_L = min(u_L − c_L, û − ĉ), with which the
+    states between the waves are positive where those beside them are. `sides` are (ρ, p, v₁ … v_d) on the left and on
+    the right.
+    """
     n, left, right = 2 + axis, sides[: len(sides) // 2], sides[len(sides) // 2 :]
     u_l, u_r = left[n], right[n]
     square_l, square_r = (GAMMA * w[1] / w[0] for w in (left, right))
@@ -75,7 +75,7 @@ def _hllc(*sides: Tensor, axis: int) -> list[Tensor]:
     speed = torch.where(on_left, slow, fast)
     reach = torch.where(on_left, slow.clamp_max(0.0), fast.clamp_min(0.0))  # zero where all waves run to one side
     density, pressure, u = w[0], w[1], w[n]
-    energy = pressure / (GAMMA - 1) + density * reduce(add, (v.square() for v in w[2:])) / 2
+    energy = pressure / (GAMMA - 1) + density * _sum_of_squares(w[2:]) / 2
     behind = density * (speed - u)  # mass that crosses the outer wave
     star = behind / (speed - contact)
     lift = (contact - u) * (contact + pressure / behind)
@@ -172,7 +172,7 @@ class Gas:
         for axis, dx in enumerate(self.spacing):
             dim = axis - len(self.spacing)
             left, right = face_states(w, dim, self.kind, flat)
-            change += inflow(hllc(left, right, axis), dim, dx)
+            change = with_inflow(change, _hllc(*left.unbind(1), *right.unbind(1), axis=axis), dim, dx)
         return change
 
     def smooth_rate(self, w: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
@@ -186,7 +186,7 @@ class Gas:
             flux[:, 1] += face[:, 1]
             flux *= face[:, 2 + axis, None]
             flux[:, 2 + axis] += face[:, 1]
-            change += inflow(flux, dim, dx)
+            change = with_inflow(change, flux.unbind(1), dim, dx)
         return change
 
     def viscous_rate(self, w: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
@@ -199,7 +199,7 @@ class Gas:
                 if other != axis:  # along the faces: the mean of both cells' central differences
                     both += _both_sides(self._slope(v, other), axis - axes, self.kind)
             work, *force = _stress(*both, dx=dx, eta=float(self.eta), zeta=float(self.zeta), axis=axis, axes=axes)
-            change -= inflow(torch.stack((torch.zeros_like(work), work, *force), 1), axis - axes, dx)
+            change = with_inflow(change, (torch.zeros_like(work), work, *force), axis - axes, -dx)  # it flows out
         return change
 
     def _slope(self, v: Float[Tensor, "B D *space"], axis: int) -> Float[Tensor, "B D *space"]:
@@ -293,6 +293,10 @@ def _both_sides(v: Float[Tensor, "B D *space"], dim: int, kind: str) -> list[Flo
     """Of every channel the cells before and behind each face across an axis, which comes last."""
     cells = padded(v, dim, kind, 1).movedim(dim, -1)
     return [side for channel in cells.unbind(1) for side in (channel[..., :-1], channel[..., 1:])]
+
+
+def _sum_of_squares(velocity: Sequence[Tensor]) -> Tensor:
+    return reduce(add, (v.square() for v in velocity))
 
 
 def _square(velocity: Float[Tensor, "B D *space"]) -> Float[Tensor, "B 1 *space"]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.proxy import GraphAppendingTracer
 
 _TEXT: dict[Any, str] = {
     operator.add: "{0} + {1}",
@@ -35,7 +36,7 @@ _TEXT: dict[Any, str] = {
 }
 
 
-def fused(function: Callable[..., Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:
+def fused(function: Callable[..., Sequence[Tensor]]) -> Callable[..., tuple[Tensor, ...]]:
     """`function(*tensors, **constants)` of operations element by element, as one kernel where the tensors are on a GPU.
 
     At most 8 tensors go in and 8 come out. Constants that are floats are handed to the kernel; any other is part of it,
@@ -43,13 +44,13 @@ def fused(function: Callable[..., Sequence[Tensor]]) -> Callable[..., Sequence[T
     """
 
     @wraps(function)
-    def call(*tensors: Tensor, **constants: Any) -> Sequence[Tensor]:
+    def call(*tensors: Tensor, **constants: Any) -> tuple[Tensor, ...]:
         if not tensors[0].is_cuda:
-            return function(*tensors, **constants)
+            return tuple(function(*tensors, **constants))
         numbers = {name: value for name, value in constants.items() if isinstance(value, float)}
         fixed = tuple(item for item in constants.items() if item[0] not in numbers)
         made = _kernel(function, len(tensors), tuple(numbers), fixed)(*tensors, **numbers)
-        return (made,) if isinstance(made, Tensor) else made
+        return (made,) if isinstance(made, Tensor) else tuple(made)
 
     return call
 
@@ -70,7 +71,7 @@ def kernel_source(
 ) -> tuple[str, int]:
     """The function of one element in C++, `void fused(T x0, …, T number, …, T& out0, …)`, and the number of outputs."""
     graph = fx.Graph()
-    tracer = fx.proxy.GraphAppendingTracer(graph)
+    tracer = GraphAppendingTracer(graph)
     places = [fx.Proxy(graph.placeholder(f"x{i}"), tracer) for i in range(inputs)]
     given = {name: fx.Proxy(graph.placeholder(name), tracer) for name in numbers}
     outputs = function(*places, **given, **(fixed or {}))  # pyright: ignore[reportArgumentType]

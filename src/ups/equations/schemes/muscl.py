@@ -6,7 +6,7 @@ its own dt, and no operation mixes rows), so its bytes do not depend on what els
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from ups.errors import UserError
 COURANT = 0.3
 _ATTEMPTS = 3
 _MOST_STEPS = 1_000_000
-_GPU_CELLS = tuple(2**power for power in range(18, 12, -1))  # in a block: the first fill a GPU, and stay in its cache
+_GPU_CELLS = (2**18, 2**17, 2**16, 2**15)  # in a block: the first fill a GPU, and stay in its cache
 
 
 class Balance(Protocol):
@@ -102,9 +102,17 @@ def _limited(before: Tensor, centre: Tensor, after: Tensor) -> tuple[Tensor, Ten
     return centre - half, centre + half
 
 
-def inflow(flux: Float[Tensor, "B C *faces"], dim: int, dx: float) -> Float[Tensor, "B C *space"]:
-    """What fluxes through the faces of the last axis bring into the cells; the axis goes back to its place."""
-    return ((flux[..., :-1] - flux[..., 1:]) / dx).movedim(-1, dim)
+def with_inflow(
+    change: Float[Tensor, "B C *space"], flux: Sequence[Float[Tensor, "B *faces"]], dim: int, dx: float
+) -> Float[Tensor, "B C *space"]:
+    """`change` and what the channels' fluxes through the faces of the last axis bring into the cells."""
+    faces = torch.stack(list(flux), 1)
+    return _with_difference(change, faces[..., :-1].movedim(-1, dim), faces[..., 1:].movedim(-1, dim), dx=dx)[0]
+
+
+@fused
+def _with_difference(change: Tensor, before: Tensor, behind: Tensor, *, dx: float) -> tuple[Tensor]:
+    return (change + (before - behind) / dx,)
 
 
 def heun(balance: Balance, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"]) -> Float[Tensor, "B C *space"]:
@@ -260,8 +268,11 @@ def blocks(
     given = torch.tensor([_enough(int(count)) for count in stages.tolist()])
     for most in given[steps > 0].unique().tolist():
         rows = ((given == most) & (steps > 0)).nonzero()[:, 0]
-        for block in rows[steps[rows].argsort(descending=True, stable=True)].split(sizes[0]):
-            yield block, min(size for size in sizes if size >= len(block)), most
+        rows = rows[steps[rows].argsort(descending=True, stable=True)]
+        while len(rows):
+            size = max((size for size in sizes if size <= 4 / 3 * len(rows)), default=min(sizes))
+            yield rows[:size], size, most
+            rows = rows[size:]
 
 
 def _enough(stages: int) -> int:
