@@ -21,6 +21,9 @@ STRESS = {"dx": 0.1, "eta": 0.3, "zeta": 0.2}
 FUNCTIONS: dict[str, tuple[Any, int, dict[str, float], dict[str, int]]] = {
     "difference": (muscl._with_difference, 3, {"dx": 0.1}, {}),
     "primitive": (euler._primitive, 4, {}, {}),
+    "positive": (euler._positive, 4, {}, {}),
+    "wave speeds": (euler._wave_speeds, 3, {}, {}),
+    "moved": (muscl._moved, 3, {}, {}),
     "limited": (muscl._limited, 3, {}, {}),
     "gas 1D": (euler._hllc, 6, {}, {"axis": 0}),
     "gas 2D along x": (euler._hllc, 8, {}, {"axis": 0}),
@@ -60,7 +63,8 @@ def test_the_text_of_a_kernel_computes_what_torch_does(name: str, tmp_path: Path
 
     ctypes.CDLL(str(library)).run(ctypes.c_long(len(x[0])), pointers(x), pointers(made))
     for ours, theirs in zip(made, function(*x, **numbers, **fixed), strict=True):
-        assert ((ours - theirs).abs() <= 1e-12 * theirs.abs()).all()  # torch's roots may be off by a last digit
+        # torch's roots may be off by a last digit; some of these gases have no pressure, and so no speed of sound
+        assert torch.allclose(ours, theirs.double(), rtol=1e-12, atol=0.0, equal_nan=True)
 
 
 def test_what_is_not_a_number_stays_so() -> None:
@@ -81,4 +85,6 @@ def test_a_gpu_s_kernel_computes_what_torch_does(name: str) -> None:
     x = [tensor.clamp(0.5, 2.0) for tensor in inputs(count)]
     made = function(*(tensor.cuda() for tensor in x), **numbers, **fixed)
     for there, here in zip(made, function(*x, **numbers, **fixed), strict=True):
-        assert (there.cpu() - here).abs().max() < 1e-12 * here.abs().max()
+        known = here == here  # some of these gases have no pressure, and so no speed of sound
+        assert torch.equal(there.cpu() == there.cpu(), known)
+        assert (there.cpu() - here)[known].abs().max() < 1e-12 * here[known].abs().max()

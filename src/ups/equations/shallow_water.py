@@ -160,7 +160,7 @@ class Water:
 
     def longest(self, u: Float[Tensor, "B 3 X Y"]) -> Float[Tensor, " B"]:
         wave = (GRAVITY * u[:, 0]).sqrt()
-        return longest_step(u[:, 1:].abs() / u[:, :1] + wave[:, None], self.spacing)
+        return longest_step([flow.abs() / u[:, 0] + wave for flow in (u[:, 1], u[:, 2])], self.spacing)
 
     def step(self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"]) -> Float[Tensor, "B 3 X Y"]:
         return heun(self, u, dt)

@@ -29,6 +29,7 @@ from ups.errors import UserError
 GAMMA = 5 / 3
 _STIFF = 0.5
 _MOST_STAGES = 401
+_LARGEST = torch.finfo(torch.float64).max
 
 
 def conserved(w: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
@@ -48,6 +49,21 @@ def _primitive(density: Tensor, energy: Tensor, *momentum: Tensor) -> list[Tenso
     velocity = [q / density for q in momentum]
     pressure = (GAMMA - 1) * (energy - density * _sum_of_squares(velocity) / 2)
     return [density, pressure, *velocity]
+
+
+@fused
+def _positive(density: Tensor, energy: Tensor, *momentum: Tensor) -> list[Tensor]:
+    """1 where density and pressure are, and finite: momentum is finite where the energy is larger than the motion's."""
+    thermal = density * energy > _sum_of_squares(momentum) / 2
+    return [torch.where((density > 0) & thermal & (density <= _LARGEST) & (energy <= _LARGEST), 1.0, 0.0)]
+
+
+@fused
+def _wave_speeds(density: Tensor, energy: Tensor, *momentum: Tensor) -> list[Tensor]:
+    """|v| + c along each axis."""
+    thermal = energy - _sum_of_squares(momentum) / density / 2
+    sound = (GAMMA * (GAMMA - 1) * thermal / density).sqrt()
+    return [q.abs() / density + sound for q in momentum]
 
 
 @fused
@@ -107,14 +123,11 @@ class Gas:
     zeta: float
 
     def admissible(self, u: Float[Tensor, "B C *space"]) -> Bool[Tensor, "B *space"]:
-        return (u[:, 0] > 0) & (u[:, 0] * u[:, 1] > _square(u[:, 2:])[:, 0] / 2) & u.isfinite().all(1)
+        return _positive(*u.unbind(1))[0] > 0
 
     def longest(self, u: Float[Tensor, "B C *space"]) -> Float[Tensor, " B"]:
         """Courant number 0.3 along the fastest axis. Viscosity does not shorten the step."""
-        density, momentum = u[:, 0], u[:, 2:]
-        energy = u[:, 1] - _square(momentum)[:, 0] / density / 2
-        sound = (GAMMA * (GAMMA - 1) * energy / density).sqrt()
-        return longest_step(momentum.abs() / density[:, None] + sound[:, None], self.spacing)
+        return longest_step(_wave_speeds(*u.unbind(1)), self.spacing)
 
     def fastest_decay(self, u: Float[Tensor, "B C *space"]) -> Float[Tensor, " B"]:
         """A bound of the viscous operator's eigenvalues: Σ 4/dx² · (4η/3 + ζ)/ρ."""

@@ -23,6 +23,8 @@ _TEXT: dict[Any, str] = {
     operator.neg: "-{0}",
     operator.gt: "{0} > {1}",
     operator.ge: "{0} >= {1}",
+    operator.le: "{0} <= {1}",
+    operator.and_: "{0} && {1}",
     torch.where: "{0} ? {1} : {2}",
     # What is not a number stays so, as in torch.
     torch.minimum: "({0} < {1} || {0} != {0}) ? {0} : {1}",

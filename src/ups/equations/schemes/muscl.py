@@ -158,9 +158,14 @@ def attempt_heun(
 ) -> tuple[Float[Tensor, "B C *space"], Bool[Tensor, " B"]]:
     """The step of `heun`, and for which trajectories both Euler steps are admissible as they are."""
     dt = per_row(dt, u)
-    once = u + dt * rate(u)
-    twice = once + dt * rate(once)
+    (once,) = _moved(u, rate(u), dt)
+    (twice,) = _moved(once, rate(once), dt)
     return (u + twice) / 2, (admissible(once) & admissible(twice)).flatten(1).all(1)
+
+
+@fused
+def _moved(u: Tensor, rate: Tensor, dt: Tensor) -> tuple[Tensor]:
+    return (u + dt * rate,)
 
 
 def per_row(values: Shaped[Tensor, " B"], u: Float[Tensor, "B C *space"]) -> Shaped[Tensor, "B 1 *ones"]:
@@ -168,10 +173,10 @@ def per_row(values: Shaped[Tensor, " B"], u: Float[Tensor, "B C *space"]) -> Sha
     return values.reshape(-1, *(1,) * (u.dim() - 1))
 
 
-def longest_step(speed: Float[Tensor, "B D *space"], spacing: tuple[float, ...]) -> Float[Tensor, " B"]:
-    """Courant number 0.3 along the fastest axis; `speed` is that of the fastest wave along each axis."""
-    most = speed.flatten(2).amax(2)
-    return COURANT / reduce(torch.maximum, (most[:, axis] / dx for axis, dx in enumerate(spacing)))
+def longest_step(speeds: Sequence[Float[Tensor, "B *space"]], spacing: Sequence[float]) -> Float[Tensor, " B"]:
+    """Courant number 0.3 along the fastest axis, from the speed of the fastest wave along each."""
+    rates = (speed.flatten(1).amax(1) / dx for speed, dx in zip(speeds, spacing, strict=True))
+    return COURANT / reduce(torch.maximum, rates)
 
 
 def _with_neighbours(marked: Bool[Tensor, "B *space"]) -> Bool[Tensor, "B *space"]:
