@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from ups.equations import shallow_water
-from ups.equations.schemes import euler, muscl
+from ups.equations import Compressible2D, shallow_water
+from ups.equations.schemes import euler, fused, muscl
 from ups.equations.schemes.fused import kernel_source
 
 COMPILER = shutil.which("c++")
@@ -67,6 +67,13 @@ def test_the_text_of_a_kernel_computes_what_torch_does(name: str, tmp_path: Path
         assert torch.allclose(ours, theirs.double(), rtol=1e-12, atol=0.0, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_torch_takes_the_text_of_a_kernel(name: str) -> None:
+    """It fails on any machine with a torch that no longer has the compiler."""
+    function, count, numbers, fixed = FUNCTIONS[name]
+    assert callable(fused._kernel(function.__wrapped__, count, tuple(numbers), tuple(fixed.items())))
+
+
 def test_what_is_not_a_number_stays_so() -> None:
     source, _ = kernel_source(lambda a, b: [torch.minimum(a, b), a.clamp_min(0.0)], 2)
     assert "(x0 < x1 || x0 != x0) ? x0 : x1" in source and "x0 < T(0.0) ? T(0.0) : x0" in source
@@ -88,3 +95,14 @@ def test_a_gpu_s_kernel_computes_what_torch_does(name: str) -> None:
         known = here == here  # some of these gases have no pressure, and so no speed of sound
         assert torch.equal(there.cpu() == there.cpu(), known)
         assert (there.cpu() - here)[known].abs().max() < 1e-12 * here[known].abs().max()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compiles for a GPU")
+def test_gradients_are_those_of_a_cpu() -> None:
+    equation = Compressible2D(points=8)
+    state, slopes = equation.start(0, [0]).movedim(1, -1), []
+    for device in ("cpu", "cuda"):
+        given = state.to(device).requires_grad_()
+        equation.rate(given, {}).square().sum().backward()
+        slopes.append(given.grad)
+    assert torch.allclose(slopes[1].cpu(), slopes[0], rtol=1e-9, atol=1e-9 * float(slopes[0].abs().max()))

@@ -42,3 +42,15 @@ def test_more_recordings_than_are_kept_do_no_harm(monkeypatch: pytest.MonkeyPatc
         x = torch.full((4,), float(number), device="cuda")
         made, _ = repeat(turned, (x, torch.zeros_like(x)), 5, ("many", number))
         assert torch.equal(made, x)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="records on a GPU")
+def test_what_was_recorded_without_gradients_is_used_with_them() -> None:
+    """States of inference mode must not be written to outside of it."""
+    x = torch.ones(4, dtype=torch.float64, device="cuda")
+    with torch.inference_mode():
+        first, _ = repeat(turned, (x + 0, x + 0), 5, "inference")
+    second, _ = repeat(turned, (x, x.clone()), 5, "inference")
+    followed = x.clone().requires_grad_()
+    third, _ = repeat(turned, (followed, x), 5, "inference")
+    assert torch.equal(first, second) and torch.equal(second, third) and third.requires_grad

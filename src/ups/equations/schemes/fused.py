@@ -38,8 +38,14 @@ _TEXT: dict[Any, str] = {
 }
 
 
+def recordable(*tensors: Tensor) -> bool:
+    """Whether what is computed from these may be fused or recorded: on a GPU, and not followed by autograd."""
+    followed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return tensors[0].is_cuda and not followed
+
+
 def fused(function: Callable[..., Sequence[Tensor]]) -> Callable[..., tuple[Tensor, ...]]:
-    """`function(*tensors, **constants)` of operations element by element, as one kernel where the tensors are on a GPU.
+    """`function(*tensors, **constants)` of operations element by element, as one kernel where it can be.
 
     At most 8 tensors go in and 8 come out. Constants that are floats are handed to the kernel; any other is part of it,
     and another value makes another kernel.
@@ -47,7 +53,7 @@ def fused(function: Callable[..., Sequence[Tensor]]) -> Callable[..., tuple[Tens
 
     @wraps(function)
     def call(*tensors: Tensor, **constants: Any) -> tuple[Tensor, ...]:
-        if not tensors[0].is_cuda:
+        if not recordable(*tensors):
             return tuple(function(*tensors, **constants))
         numbers = {name: value for name, value in constants.items() if isinstance(value, float)}
         fixed = tuple(item for item in constants.items() if item[0] not in numbers)
@@ -61,6 +67,7 @@ def fused(function: Callable[..., Sequence[Tensor]]) -> Callable[..., tuple[Tens
 def _kernel(
     function: Callable[..., Sequence[Tensor]], inputs: int, numbers: tuple[str, ...], fixed: tuple[tuple[str, Any], ...]
 ) -> Callable[..., Any]:
+    # This door to CUDA's compiler is private; where a torch lacks it, `torch.compile` of `function` takes its place.
     source, outputs = kernel_source(function, inputs, numbers, dict(fixed))
     return torch.cuda.jiterator._create_multi_output_jit_fn(source, outputs, **dict.fromkeys(numbers, 0.0))
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from ups.equations.schemes.fused import fused
+from ups.equations.schemes.fused import fused, recordable
 from ups.equations.schemes.repeated import repeat
 from ups.errors import UserError
 
@@ -191,7 +191,7 @@ def cover(balance: Balance, u: Float[Tensor, "B C *space"], interval: float) -> 
 
     What remains is divided evenly, so the last step is not a short one.
     """
-    if not u.is_cuda:
+    if not recordable(u):
         return _step_by_step(balance, u, interval)
     cells = u[0, 0].numel()
     return in_rounds(balance, u, interval, [max(1, block // cells) for block in _GPU_CELLS])

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ups.equations.schemes.fused import recordable
 from ups.graphs import record
 
 _MOST = 128
@@ -30,7 +31,7 @@ def repeat(step: Callable[..., State], state: State, times: int, key: Hashable) 
     The step reads nothing on the host and depends on `key` and the state alone: another step of the same key, with a
     state of the same shape, is the same step.
     """
-    if state[0].is_cuda and times >= _WORTH:
+    if recordable(*state) and times >= _WORTH:
         return _graphs(state[0].device).run(step, state, times, key)
     for _ in range(times):
         state = step(*state)
@@ -46,33 +47,39 @@ class _Recording(NamedTuple):
 
 
 class _Graphs:
-    """Of one GPU. They share one pool of memory, because no two of them run at once."""
+    """Of one GPU. They share one pool of memory, and those of one shape their state, because no two run at once."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.recordings: dict[Hashable, _Recording] = {}
+        self._states: dict[Hashable, State] = {}
         self._lock = threading.Lock()
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def run(self, step: Callable[..., State], state: State, times: int, key: Hashable) -> State:
-        shape = (key, *((tensor.shape, tensor.dtype) for tensor in state))
-        with self._lock, torch.cuda.device(self.device):
-            if shape not in self.recordings:
-                self._record(shape, step, state)
-            recording = self.recordings[shape]
+        shape = tuple((tensor.shape, tensor.dtype) for tensor in state)
+        with self._lock, torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad():
+            if (key, shape) not in self.recordings:
+                self._record(key, shape, step, state)
+            recording = self.recordings[key, shape]
             for place, tensor in zip(recording.state, state, strict=True):
                 place.copy_(tensor)
             for _ in range(times):
                 recording.graph.replay()
             return tuple(place.clone() for place in recording.state)
 
-    def _record(self, shape: Hashable, step: Callable[..., State], state: State) -> None:
-        if len(self.recordings) == _MOST:
+    def _record(self, key: Hashable, shape: Hashable, step: Callable[..., State], state: State) -> None:
+        if len(self.recordings) >= _MOST:
             torch.cuda.synchronize()  # replays may be under way
             self.recordings.clear()
+            self._states.clear()
             self._pool = torch.cuda.graph_pool_handle()
-        places = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in state)
+        if shape not in self._states:
+            self._states[shape] = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in state)
+        places = self._states[shape]
+        for place, tensor in zip(places, state, strict=True):
+            place.copy_(tensor)
         outside = torch.cuda.current_stream()
         self._stream.wait_stream(outside)
         with torch.cuda.stream(self._stream):
@@ -82,7 +89,7 @@ class _Graphs:
             for place, made in zip(places, step(*places), strict=True):
                 if made is not place:
                     place.copy_(made)
-        self.recordings[shape] = _Recording(graph, places, step)
+        self.recordings[key, shape] = _Recording(graph, places, step)
 
 
 @lru_cache(maxsize=16)
