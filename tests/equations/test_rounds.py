@@ -101,6 +101,14 @@ def test_an_interval_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPa
             way(gas, u, 1.0)
 
 
+def test_more_stages_than_are_taken_are_refused() -> None:
+    gas = Gas("gas", (1e-3,), "periodic", 10.0, 10.0)
+    u = conserved(torch.tensor([1e-3, 1e-4, 0.0], dtype=torch.float64)[None, :, None].expand(1, 3, 16))
+    for way in (cover, lambda *given: in_rounds(*given, [4])):
+        with pytest.raises(UserError, match="stages a step; give a smaller eta"):
+            way(gas, u, 1.0)
+
+
 def test_blocks_hold_every_waiting_row_once() -> None:
     steps = torch.tensor([5, 0, 9, 7, 3, 0, 1, 2])
     stages = torch.tensor([0, 3, 0, 6, 7, 0, 0, 0])

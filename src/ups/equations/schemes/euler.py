@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ups.equations.schemes.fused import fused
 from ups.equations.schemes.muscl import (
+    MOST_STAGES,
     attempt_heun,
     face_states,
     heun,
@@ -28,7 +29,6 @@ from ups.errors import UserError
 
 GAMMA = 5 / 3
 _STIFF = 0.5
-_MOST_STAGES = 401
 _LARGEST = torch.finfo(torch.float64).max
 
 
@@ -228,7 +228,7 @@ class Gas:
         20 of them.
         """
         stages = self._stages(u, dt)
-        if not stages.max() <= _MOST_STAGES:
+        if not stages.max() <= MOST_STAGES:
             raise UserError(
                 f"{self.name}: the viscous terms need {float(stages.max()):.0f} stages a step; give a smaller eta or "
                 "zeta"

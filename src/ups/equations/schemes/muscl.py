@@ -21,6 +21,7 @@ from ups.errors import UserError
 COURANT = 0.3
 _ATTEMPTS = 3
 _MOST_STEPS = 1_000_000
+MOST_STAGES = 401
 _GPU_CELLS = (2**18, 2**17, 2**16, 2**15)  # in a block: the first fill a GPU, and stay in its cache
 
 
@@ -39,7 +40,8 @@ class Balance(Protocol):
         ...
 
     def stages(self, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-        """How many stages of its own a step's stiff part takes; zero where there is none."""
+        """How many stages of its own a step's stiff part takes; zero where there is none. `step` refuses more than
+        `MOST_STAGES`."""
         ...
 
     def attempt(
@@ -129,7 +131,7 @@ def _euler(balance: Balance, u: Float[Tensor, "B C *space"], dt: Float[Tensor, "
     A face still has one flux, so what is conserved stays so. If the whole field at first order does not help either,
     there is nothing honest left to do.
     """
-    dt = dt.reshape(-1, *(1,) * (u.dim() - 1))
+    dt = per_row(dt, u)
     stepped = u + dt * balance.rate(u, None)
     bad = ~balance.admissible(stepped)
     if not bad.any():
@@ -240,7 +242,8 @@ def in_rounds(
     while taken < _MOST_STEPS:
         steps, dt = _next_step(balance, u, remaining)
         looked = torch.stack((steps * (remaining > 0), balance.stages(u, dt), stuck.double())).cpu()
-        steps, stages, waiting = looked[0].long(), looked[1].long(), looked[2] > 0
+        steps, stages = looked[0].clamp_max(_MOST_STEPS).long(), looked[1].long()
+        waiting = (looked[2] > 0) | (stages > MOST_STAGES)
         if not steps.any():
             return u
         if waiting.any():
@@ -260,7 +263,7 @@ def in_rounds(
             state = u[filled], left, stuck[filled]
             state = repeat(_ordinary_step(balance, most), state, times, (balance, most))
             u[rows], remaining[rows], stuck[rows] = (part[: len(rows)] for part in state)
-            taken += times
+        taken += int(steps.max())
     raise _endless(balance, interval)
 
 
