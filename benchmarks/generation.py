@@ -1,7 +1,7 @@
 """How fast trajectories are made, against NumPy vectorised in x: one trajectory at a time, same scheme, same steps.
 
     python benchmarks/generation.py                                   two processes of one thread each
-    python benchmarks/generation.py --device cuda --count 10000       also times 1,000 diffusion-reaction trajectories
+    python benchmarks/generation.py --device cuda --count 10000       also times trajectories of other equations
 
 Burgers at 1024 points, ν = 0.001, 201 frames. Times are warm ones (processes started, first calls made) of solving into
 memory, on a GPU in the chunks of `ups data make`; nothing is written. NumPy solves a few of the same trajectories in
@@ -28,10 +28,28 @@ import torch
 from torch import Tensor
 
 from ups.data.generate.chunks import Chunks
-from ups.equations import Burgers, DiffusionReaction, Equation, RandomWaves
+from ups.equations import (
+    Burgers,
+    Compressible1D,
+    Compressible2D,
+    DiffusionReaction,
+    Equation,
+    GrayScott,
+    RandomWaves,
+    ShallowWater,
+    Vorticity,
+)
 from ups.equations.schemes.finite_volume import stable_step
 
 BURGERS = Burgers(points=1024, nu=0.001, frames=201)
+OTHERS: list[tuple[str, Equation, int]] = [
+    ("diffusion-reaction 128², 101 frames", DiffusionReaction(points=128, frames=101), 1000),
+    ("compressible flow 128 points, 21 frames", Compressible1D(points=128, frames=21), 1200),
+    ("compressible flow 64², 21 frames", Compressible2D(points=64, frames=21), 300),
+    ("shallow water 64², 101 frames", ShallowWater(points=64, frames=101), 300),
+    ("vorticity 64², 51 frames", Vorticity(points=64, frames=51), 300),
+    ("Gray-Scott 64², 101 frames", GrayScott(points=64, frames=101), 300),
+]
 WORKERS = 2
 SEED = 0
 
@@ -57,7 +75,7 @@ def main() -> None:
     reference, per_step = _reference(first[:solved])
     ratio = per_step * steps / seconds
     if options.device == "cuda":
-        rows += _diffusion_reaction()
+        rows += [(what, number, _on_gpu(equation, number, number)[0]) for what, equation, number in OTHERS]
 
     where = torch.cuda.get_device_name() if options.device == "cuda" else f"{WORKERS} processes on {_processor()}"
     print(f"\n{where}; NumPy on {_processor()}; torch {torch.__version__}, NumPy {np.__version__}, {_today()}\n")
@@ -176,12 +194,6 @@ def _rate(u: np.ndarray, dx: float, viscosity: float) -> np.ndarray:
     right = wide[2:-1] - slope[1:]
     flux = 0.5 * (np.maximum(left, 0.0) ** 2 + np.minimum(right, 0.0) ** 2) - (viscosity / dx) * jump[1:-1]
     return (flux[:-1] - flux[1:]) / dx
-
-
-def _diffusion_reaction() -> list[tuple[str, int, float]]:
-    equation = DiffusionReaction(points=128, frames=101)
-    seconds, _, _ = _on_gpu(equation, 1000, _chunk(equation, 1000))
-    return [("diffusion-reaction 128², 101 frames", 1000, seconds)]
 
 
 def _processor() -> str:

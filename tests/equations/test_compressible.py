@@ -272,6 +272,17 @@ def test_a_step_that_would_empty_a_cell_is_taken_at_first_order():
     assert torch.allclose(stepped.sum(-1), u.sum(-1), rtol=1e-13, atol=1e-11)
 
 
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("channel", range(4))
+def test_only_finite_positive_states_are_admissible(channel: int, bad: float):
+    gas = Compressible2D(points=8).gas((8, 8))
+    u = conserved(torch.ones(1, 4, 8, 8, dtype=torch.float64))
+    assert gas.admissible(u).all()
+    u[0, channel, 3, 4] = bad
+    moving = channel >= 2 and math.isfinite(bad)  # momentum may be anything that is finite
+    assert bool(gas.admissible(u)[0, 3, 4]) == moving and gas.admissible(u).sum() == 63 + moving
+
+
 def test_a_step_beyond_the_method_is_refused():
     equation = Compressible1D(points=32, **IDEAL)
     gas, u = equation.gas((32,)), conserved(equation.start(0, [0])[:, :, :32])

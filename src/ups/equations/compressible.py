@@ -122,7 +122,7 @@ class _Compressible(ABC):
             raise UserError(f"{self.name}: a start has density or pressure that is not positive; give positive ones")
 
         def advance(u: Tensor, now: float, later: float) -> Tensor:
-            return cover(u, later - now, gas.longest, gas.step, self.name)
+            return cover(gas, u, later - now)
 
         yield from map(primitive, march(self.name, u, times, advance))
 

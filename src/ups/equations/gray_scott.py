@@ -16,6 +16,7 @@ from ups.equations.base import check_transient, frame_times, solved_batch
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
+from ups.equations.schemes.repeated import repeat
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
@@ -140,9 +141,11 @@ class GrayScott:
             made = torch.fft.rfft2(a * b * b)
             return torch.stack((feed - made, made), 1)
 
-        spectrum = torch.fft.rfft2(state.movedim(-1, 1))
-        for _ in range(steps):
-            spectrum = integrator.step(spectrum, reaction)
+        def once(spectrum: Tensor) -> tuple[Tensor]:
+            return (integrator.step(spectrum, reaction),)
+
+        start = torch.fft.rfft2(state.movedim(-1, 1))
+        (spectrum,) = repeat(once, (start,), steps, ("gray_scott", n, self.F, self.k, dt))
         return torch.fft.irfft2(spectrum, s=(n, n)).movedim(1, -1)
 
     def _advance(self, state: Float[Tensor, "B X Y 2"], now: float, later: float) -> Float[Tensor, "B X Y 2"]:

@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.schemes.fused import fused
 from ups.equations.schemes.marching import block_means, march
-from ups.equations.schemes.muscl import COURANT, cover, face_states, heun, inflow
+from ups.equations.schemes.muscl import attempt_heun, cover, face_states, heun, longest_step, with_inflow
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
@@ -104,7 +105,7 @@ class ShallowWater:
             raise UserError(f"{self.name}: a start has a depth that is not positive; the bed must be wet everywhere")
 
         def advance(u: Tensor, now: float, later: float) -> Tensor:
-            return cover(u, later - now, water.longest, lambda u, dt: heun(water, u, dt), self.name)
+            return cover(water, u, later - now)
 
         yield from march(self.name, u0, times, advance)
 
@@ -159,28 +160,37 @@ class Water:
 
     def longest(self, u: Float[Tensor, "B 3 X Y"]) -> Float[Tensor, " B"]:
         wave = (GRAVITY * u[:, 0]).sqrt()
-        speed = (u[:, 1:].abs() / u[:, :1] + wave[:, None]).flatten(2).amax(2)
-        return COURANT / (speed / speed.new_tensor(self.spacing)).amax(1)
+        return longest_step([flow.abs() / u[:, 0] + wave for flow in (u[:, 1], u[:, 2])], self.spacing)
+
+    def step(self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"]) -> Float[Tensor, "B 3 X Y"]:
+        return heun(self, u, dt)
+
+    def stages(self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        return torch.zeros_like(dt)
+
+    def attempt(
+        self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"], stages: int
+    ) -> tuple[Float[Tensor, "B 3 X Y"], Bool[Tensor, " B"]]:
+        return attempt_heun(lambda u: self.rate(u, None), self.admissible, u, dt)
 
     def rate(self, u: Float[Tensor, "B 3 X Y"], flat: Bool[Tensor, "B X Y"] | None) -> Float[Tensor, "B 3 X Y"]:
         w = torch.cat((u[:, :1], u[:, 1:] / u[:, :1]), 1)
         change = torch.zeros_like(u)
         for axis, dx in enumerate(self.spacing):
             left, right = face_states(w, axis - 2, "open", flat)
-            change += inflow(_hllc(left, right, axis), axis - 2, dx)
+            change = with_inflow(change, _hllc(*left.unbind(1), *right.unbind(1), axis=axis), axis - 2, dx)
         return change
 
 
-def _hllc(
-    left: Float[Tensor, "B 3 *faces"], right: Float[Tensor, "B 3 *faces"], axis: int
-) -> Float[Tensor, "B 3 *faces"]:
+@fused
+def _hllc(*sides: Tensor, axis: int) -> list[Tensor]:
     """The flux of h, hu, hv across faces: two waves for depth and normal flow, between which the velocity along the
     face comes from the side the water comes from.
 
     Outer speeds are the extremes of the water's own and of Roe's mean: no expansion shocks, no negative depths.
     """
-    n, t = 1 + axis, 2 - axis
-    h_l, h_r, u_l, u_r = left[:, 0], right[:, 0], left[:, n], right[:, n]
+    n, t, left, right = 1 + axis, 2 - axis, sides[:3], sides[3:]
+    h_l, h_r, u_l, u_r = left[0], right[0], left[n], right[n]
     root_l, root_r = h_l.sqrt(), h_r.sqrt()
     mean = (root_l * u_l + root_r * u_r) / (root_l + root_r)
     wave = (GRAVITY * (h_l + h_r) / 2).sqrt()
@@ -188,11 +198,10 @@ def _hllc(
     fast = torch.maximum(u_r + GRAVITY**0.5 * root_r, mean + wave).clamp_min(0.0)
     q_l, q_r = h_l * u_l, h_r * u_r
     push_l, push_r = q_l * u_l + GRAVITY * h_l.square() / 2, q_r * u_r + GRAVITY * h_r.square() / 2
-    flux = torch.empty_like(left)
-    flux[:, 0] = (fast * q_l - slow * q_r + slow * fast * (h_r - h_l)) / (fast - slow)
-    flux[:, n] = (fast * push_l - slow * push_r + slow * fast * (q_r - q_l)) / (fast - slow)
-    flux[:, t] = flux[:, 0] * torch.where(flux[:, 0] >= 0, left[:, t], right[:, t])
-    return flux
+    water = (fast * q_l - slow * q_r + slow * fast * (h_r - h_l)) / (fast - slow)
+    push = (fast * push_l - slow * push_r + slow * fast * (q_r - q_l)) / (fast - slow)
+    shear = water * torch.where(water >= 0, left[t], right[t])
+    return [water, push, shear] if n < t else [water, shear, push]
 
 
 def _at_rest(h: Float[Tensor, "B X Y"]) -> Float[Tensor, "B 3 X Y"]:

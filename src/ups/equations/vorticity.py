@@ -17,6 +17,7 @@ from ups.equations.base import check_transient, frame_times, solved_batch
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
+from ups.equations.schemes.repeated import repeat
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
 
@@ -217,15 +218,16 @@ def step(
     n = w.shape[-1]
     fields, divergence = _operators(n, w.device)
     integrator, kept = _integrator(n, nu, dt, w.device), waves(n, 1.0, w.device).resolved
-    pumped = torch.fft.rfft2(force) * kept
 
-    def convection(spectrum: Tensor) -> Tensor:
-        values = torch.fft.irfft2(spectrum[:, None] * fields, s=(n, n))
-        return (divergence * torch.fft.rfft2(values[:, :2] * values[:, 2:])).sum(1) + pumped
+    def once(spectrum: Tensor, pumped: Tensor) -> tuple[Tensor, Tensor]:
+        def convection(spectrum: Tensor) -> Tensor:
+            values = torch.fft.irfft2(spectrum[:, None] * fields, s=(n, n))
+            return (divergence * torch.fft.rfft2(values[:, :2] * values[:, 2:])).sum(1) + pumped
 
-    spectrum = torch.fft.rfft2(w) * kept
-    for _ in range(steps):
-        spectrum = integrator.step(spectrum, convection)
+        return integrator.step(spectrum, convection), pumped
+
+    start = torch.fft.rfft2(w) * kept, torch.fft.rfft2(force) * kept
+    spectrum, _ = repeat(once, start, steps, ("vorticity", n, nu, dt))
     return torch.fft.irfft2(spectrum, s=(n, n))
 
 

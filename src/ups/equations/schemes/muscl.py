@@ -6,25 +6,52 @@ its own dt, and no operation mixes rows), so its bytes do not depend on what els
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from ups.equations.schemes.fused import fused, recordable
+from ups.equations.schemes.repeated import repeat
 from ups.errors import UserError
 
 COURANT = 0.3
 _ATTEMPTS = 3
 _MOST_STEPS = 1_000_000
+MOST_STAGES = 401
+_GPU_CELLS = (2**18, 2**17, 2**16, 2**15)  # in a block: the first fill a GPU, and stay in its cache
 
 
 class Balance(Protocol):
-    """A system of conservation laws on a grid: what a step needs to know of it."""
+    """A system of conservation laws on a grid: what a step needs to know of it. Equal ones hash alike."""
 
     @property
     def name(self) -> str: ...
+
+    def longest(self, u: Float[Tensor, "B C *space"]) -> Float[Tensor, " B"]:
+        """The longest step each trajectory may take from its present state."""
+        ...
+
+    def step(self, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"]) -> Float[Tensor, "B C *space"]:
+        """One step, with all that may be needed to make it, or an error."""
+        ...
+
+    def stages(self, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """How many stages of its own a step's stiff part takes; zero where there is none. `step` refuses more than
+        `MOST_STAGES`."""
+        ...
+
+    def attempt(
+        self, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"], stages: int
+    ) -> tuple[Float[Tensor, "B C *space"], Bool[Tensor, " B"]]:
+        """The step of `step` where it is an ordinary one of at most so many stages, and where that is.
+
+        No decision is made on the host, so it can be recorded.
+        """
+        ...
 
     def rate(
         self, u: Float[Tensor, "B C *space"], flat: Bool[Tensor, "B *space"] | None
@@ -44,7 +71,9 @@ def padded(w: Shaped[Tensor, "*any"], dim: int, kind: str, width: int) -> Shaped
     if kind == "periodic":
         before, after = w.narrow(dim, n - width, width), w.narrow(dim, 0, width)
     else:
-        before, after = (w.narrow(dim, i, 1).repeat_interleave(width, dim) for i in (0, n - 1))
+        shape = list(w.shape)
+        shape[dim] = width
+        before, after = (w.narrow(dim, i, 1).expand(shape) for i in (0, n - 1))
     return torch.cat((before, w, after), dim)
 
 
@@ -57,21 +86,35 @@ def face_states(
     beside it, so what is positive in the cells is positive on the faces.
     """
     p = padded(w, dim, kind, 2).movedim(dim, -1)
-    jump = p[..., 1:] - p[..., :-1]
-    before, after = jump[..., :-1], jump[..., 1:]
-    most = torch.minimum(before.abs(), after.abs())
-    half = torch.clamp((before + after) / 4, -most, most)  # half a slope: from the centre to the face
-    rises = before * after > 0
-    if flat is not None:
-        rises = rises & ~padded(flat, dim, kind, 1).movedim(dim, -1)[:, None]
-    half = torch.where(rises, half, 0.0)
     centre = p[..., 1:-1]
-    return (centre + half)[..., :-1], (centre - half)[..., 1:]
+    lower, upper = _limited(p[..., :-2], centre, p[..., 2:])
+    if flat is not None:
+        constant = padded(flat, dim, kind, 1).movedim(dim, -1)[:, None]
+        lower, upper = (torch.where(constant, centre, side) for side in (lower, upper))
+    return upper[..., :-1], lower[..., 1:]
 
 
-def inflow(flux: Float[Tensor, "B C *faces"], dim: int, dx: float) -> Float[Tensor, "B C *space"]:
-    """What fluxes through the faces of the last axis bring into the cells; the axis goes back to its place."""
-    return ((flux[..., :-1] - flux[..., 1:]) / dx).movedim(-1, dim)
+@fused
+def _limited(before: Tensor, centre: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    """A cell's values at its lower and its upper face."""
+    back, ahead = centre - before, after - centre
+    most = torch.minimum(back.abs(), ahead.abs())
+    half = torch.clamp((back + ahead) / 4, -most, most)  # half a slope: from the centre to the face
+    half = torch.where(back * ahead > 0, half, 0.0)
+    return centre - half, centre + half
+
+
+def with_inflow(
+    change: Float[Tensor, "B C *space"], flux: Sequence[Float[Tensor, "B *faces"]], dim: int, dx: float
+) -> Float[Tensor, "B C *space"]:
+    """`change` and what the channels' fluxes through the faces of the last axis bring into the cells."""
+    faces = torch.stack(list(flux), 1)
+    return _with_difference(change, faces[..., :-1].movedim(-1, dim), faces[..., 1:].movedim(-1, dim), dx=dx)[0]
+
+
+@fused
+def _with_difference(change: Tensor, before: Tensor, behind: Tensor, *, dx: float) -> tuple[Tensor]:
+    return (change + (before - behind) / dx,)
 
 
 def heun(balance: Balance, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"]) -> Float[Tensor, "B C *space"]:
@@ -88,7 +131,7 @@ def _euler(balance: Balance, u: Float[Tensor, "B C *space"], dt: Float[Tensor, "
     A face still has one flux, so what is conserved stays so. If the whole field at first order does not help either,
     there is nothing honest left to do.
     """
-    dt = dt.reshape(-1, *(1,) * (u.dim() - 1))
+    dt = per_row(dt, u)
     stepped = u + dt * balance.rate(u, None)
     bad = ~balance.admissible(stepped)
     if not bad.any():
@@ -109,6 +152,35 @@ def _euler(balance: Balance, u: Float[Tensor, "B C *space"], dt: Float[Tensor, "
     )
 
 
+def attempt_heun(
+    rate: Callable[[Float[Tensor, "B C *space"]], Float[Tensor, "B C *space"]],
+    admissible: Callable[[Float[Tensor, "B C *space"]], Bool[Tensor, "B *space"]],
+    u: Float[Tensor, "B C *space"],
+    dt: Float[Tensor, " B"],
+) -> tuple[Float[Tensor, "B C *space"], Bool[Tensor, " B"]]:
+    """The step of `heun`, and for which trajectories both Euler steps are admissible as they are."""
+    dt = per_row(dt, u)
+    (once,) = _moved(u, rate(u), dt)
+    (twice,) = _moved(once, rate(once), dt)
+    return (u + twice) / 2, (admissible(once) & admissible(twice)).flatten(1).all(1)
+
+
+@fused
+def _moved(u: Tensor, rate: Tensor, dt: Tensor) -> tuple[Tensor]:
+    return (u + dt * rate,)
+
+
+def per_row(values: Shaped[Tensor, " B"], u: Float[Tensor, "B C *space"]) -> Shaped[Tensor, "B 1 *ones"]:
+    """A number for each trajectory, to be used with u."""
+    return values.reshape(-1, *(1,) * (u.dim() - 1))
+
+
+def longest_step(speeds: Sequence[Float[Tensor, "B *space"]], spacing: Sequence[float]) -> Float[Tensor, " B"]:
+    """Courant number 0.3 along the fastest axis, from the speed of the fastest wave along each."""
+    rates = (speed.flatten(1).amax(1) / dx for speed, dx in zip(speeds, spacing, strict=True))
+    return COURANT / reduce(torch.maximum, rates)
+
+
 def _with_neighbours(marked: Bool[Tensor, "B *space"]) -> Bool[Tensor, "B *space"]:
     """Marked cells and those beside them. Wrapping at open ends marks a few cells more, which does no harm."""
     for dim in range(1, marked.dim()):
@@ -116,24 +188,33 @@ def _with_neighbours(marked: Bool[Tensor, "B *space"]) -> Bool[Tensor, "B *space
     return marked
 
 
-def cover(
-    u: Float[Tensor, "B C *space"],
-    interval: float,
-    longest: Callable[[Float[Tensor, "B C *space"]], Float[Tensor, " B"]],
-    step: Callable[[Float[Tensor, "B C *space"], Float[Tensor, " B"]], Float[Tensor, "B C *space"]],
-    name: str,
-) -> Float[Tensor, "B C *space"]:
+def cover(balance: Balance, u: Float[Tensor, "B C *space"], interval: float) -> Float[Tensor, "B C *space"]:
     """Every trajectory over the interval, in steps as long as `longest` allows in its present state.
 
-    What remains is divided evenly, so the last step is not a short one. A trajectory that is through leaves the batch.
+    What remains is divided evenly, so the last step is not a short one.
     """
+    if not recordable(u):
+        return _step_by_step(balance, u, interval)
+    cells = u[0, 0].numel()
+    return in_rounds(balance, u, interval, [max(1, block // cells) for block in _GPU_CELLS])
+
+
+def _next_step(
+    balance: Balance, u: Float[Tensor, "B C *space"], remaining: Float[Tensor, " B"]
+) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """How many steps are to come, and how long the next one is."""
+    steps = (remaining / balance.longest(u)).ceil().clamp_min(1.0)
+    return steps, remaining / steps
+
+
+def _step_by_step(balance: Balance, u: Float[Tensor, "B C *space"], interval: float) -> Float[Tensor, "B C *space"]:
+    """All trajectories together; one that is through leaves the batch."""
     arrived = torch.empty_like(u)
     row = torch.arange(len(u), device=u.device)
     remaining = torch.full((len(u),), interval, dtype=torch.float64, device=u.device)
     for _ in range(_MOST_STEPS):
-        steps = (remaining / longest(u)).ceil().clamp_min(1.0)
-        dt = remaining / steps
-        u = step(u, dt)
+        steps, dt = _next_step(balance, u, remaining)
+        u = balance.step(u, dt)
         through = steps == 1
         remaining = remaining - dt
         if through.any():
@@ -141,4 +222,87 @@ def cover(
             row, remaining, u = row[~through], remaining[~through], u[~through]
             if len(row) == 0:
                 return arrived
-    raise UserError(f"{name}: {_MOST_STEPS} steps did not cover a time of {interval}; ask for slower flow")
+    raise _endless(balance, interval)
+
+
+def in_rounds(
+    balance: Balance, u: Float[Tensor, "B C *space"], interval: float, sizes: list[int]
+) -> Float[Tensor, "B C *space"]:
+    """The same for a GPU, which must not wait for the host at every step.
+
+    A round: the host looks once at how many steps and stages every trajectory needs, sorts those alike into blocks (of
+    `sizes` rows, so that few shapes occur), and each block takes that many steps at once. Rows that are through rest.
+    So do rows whose step is not an ordinary one (`attempt`): the next round begins with that step by `step`, and where
+    stages were too few the row is given more from then on.
+    """
+    u, taken = u.clone(), 0
+    remaining = torch.full((len(u),), interval, dtype=torch.float64, device=u.device)
+    stuck = torch.zeros_like(remaining, dtype=torch.bool)
+    least = torch.zeros(len(u), dtype=torch.int64)
+    while taken < _MOST_STEPS:
+        steps, dt = _next_step(balance, u, remaining)
+        looked = torch.stack((steps * (remaining > 0), balance.stages(u, dt), stuck.double())).cpu()
+        steps, stages = looked[0].clamp_max(_MOST_STEPS).long(), looked[1].long()
+        waiting = (looked[2] > 0) | (stages > MOST_STAGES)
+        if not steps.any():
+            return u
+        if waiting.any():
+            rows = waiting.nonzero()[:, 0].to(u.device)
+            u[rows] = balance.step(u[rows], dt[rows])
+            remaining[rows] -= dt[rows]
+            stuck[rows] = False
+            least = torch.where(waiting & (stages > 0), stages + 2, least)
+        steps = steps.masked_fill(waiting, 0)
+        for block, size, most in blocks(steps, stages.maximum(least), sizes):
+            times = int(steps[block].max())
+            rows = block.to(u.device)
+            # Filled up with copies of its first row that are through.
+            filled = torch.cat((rows, rows[:1].expand(size - len(rows))))
+            left = remaining[filled]
+            left[len(rows) :] = 0.0
+            state = u[filled], left, stuck[filled]
+            state = repeat(_ordinary_step(balance, most), state, times, (balance, most))
+            u[rows], remaining[rows], stuck[rows] = (part[: len(rows)] for part in state)
+        taken += int(steps.max())
+    raise _endless(balance, interval)
+
+
+def blocks(
+    steps: Int[Tensor, " B"], stages: Int[Tensor, " B"], sizes: list[int]
+) -> Iterator[tuple[Int[Tensor, " b"], int, int]]:
+    """Rows that have steps to take, those with the same stages and similar steps together; with each block the size it
+    is filled up to and the stages it is given.
+    """
+    given = torch.tensor([_enough(int(count)) for count in stages.tolist()])
+    for most in given[steps > 0].unique().tolist():
+        rows = ((given == most) & (steps > 0)).nonzero()[:, 0]
+        rows = rows[steps[rows].argsort(descending=True, stable=True)]
+        while len(rows):
+            size = max((size for size in sizes if size <= 4 / 3 * len(rows)), default=min(sizes))
+            yield rows[:size], size, most
+            rows = rows[size:]
+
+
+def _enough(stages: int) -> int:
+    """The next larger of few numbers: 0, 3, 5, 7, 9, 13, 17, 25, 33, 49 …"""
+    if stages <= 3:
+        return 3 if stages else 0
+    unit = 2 ** max(1, (stages - 2).bit_length() - 2)
+    return -(-(stages - 1) // unit) * unit + 1
+
+
+def _ordinary_step(balance: Balance, stages: int) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+    """One step of rows that are on their way and not stuck."""
+
+    def step(u: Tensor, remaining: Tensor, stuck: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        dt = _next_step(balance, u, remaining)[1]
+        stepped, done = balance.attempt(u, dt, stages)
+        stuck = stuck | ~done
+        moves = ~stuck & (remaining > 0)
+        return torch.where(per_row(moves, u), stepped, u), torch.where(moves, remaining - dt, remaining), stuck
+
+    return step
+
+
+def _endless(balance: Balance, interval: float) -> UserError:
+    return UserError(f"{balance.name}: {_MOST_STEPS} steps did not cover a time of {interval}; ask for slower flow")
