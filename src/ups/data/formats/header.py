@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.errors import UserError
-from ups.fields import Batch, Boundary, Conditions, Grid, Header, TaskSpec, Trajectory
+from ups.fields import Batch, Boundary, Grid, Header, TaskSpec
 
 
 class Described:
@@ -46,25 +45,6 @@ def named(header: Header, task: str | TaskSpec | None) -> Header:
     return replace(header, task=name) if name else header
 
 
-def trajectory(header: Header, batch: Batch, row: int) -> Trajectory:
-    """One trajectory of a batch that was read from a file with this header."""
-    return Trajectory(
-        values=batch.values[row],
-        channels=header.channels,
-        space=batch.grid,
-        times=batch.times[row],
-        boundary=header.boundary,
-        conditions=Conditions(
-            {name: float(values[row]) for name, values in batch.parameters.items()},
-            {name: values[row] for name, values in batch.static.items()},
-            {name: values[row] for name, values in batch.forcings.items()},
-        ),
-        task=header.task,
-        licence=header.licence,
-        mask=None if batch.mask is None else batch.mask[row],
-    )
-
-
 def common(headers: list[Header]) -> Header:
     """The header of data put together: parameters that differ are said to, licences all hold, and only notes that are
     true of every part stay; the key of generated data is of one file, so it never does.
@@ -83,69 +63,6 @@ def common(headers: list[Header]) -> Header:
         if name != "key" and all(name in other.notes and other.notes[name] == value for other in headers)
     }
     return replace(first, parameters=parameters, licence="; ".join(licences), notes=notes)
-
-
-def header_of(trajectories: Sequence[Trajectory]) -> Header:
-    """The header of trajectories that are to go into one file: they must share all but values and parameters."""
-    if not trajectories:
-        raise UserError("there are no trajectories to write; give at least one")
-    first = trajectories[0]
-    if not isinstance(first.space, Grid):
-        raise UserError(f"trajectories of {first.task!r} lie on scattered points; only those on a grid can be written")
-    for number, other in enumerate(trajectories):
-        for what, same in (
-            ("grid", isinstance(other.space, Grid) and other.space.same_as(first.space)),
-            ("times", torch.equal(other.times, first.times)),
-            ("channels", other.channels == first.channels),
-            ("boundary", other.boundary == first.boundary),
-            ("task", other.task == first.task),
-            ("licence", other.licence == first.licence),
-            ("names of conditions", _names(other) == _names(first)),
-            ("precision", other.values.dtype == first.values.dtype),
-        ):
-            if not same:
-                raise UserError(f"trajectory {number} has another {what} than the first; write them to separate files")
-    parameters = {
-        name: float(value) if all(t.conditions.parameters[name] == value for t in trajectories) else None
-        for name, value in first.conditions.parameters.items()
-    }
-    return Header(
-        task=first.task,
-        channels=first.channels,
-        grid=first.space,
-        times=first.times.double(),
-        boundary=first.boundary,
-        parameters=parameters,
-        static=tuple(first.conditions.static),
-        forcings={name: field.dim() > first.space.dimension for name, field in first.conditions.forcings.items()},
-        masked=first.mask is not None,
-        dtype=first.values.dtype,
-        licence=first.licence,
-    )
-
-
-def _names(trajectory: Trajectory) -> tuple[set[str], set[str], set[str], bool]:
-    conditions = trajectory.conditions
-    return set(conditions.parameters), set(conditions.static), set(conditions.forcings), trajectory.mask is not None
-
-
-def batch_of(header: Header, trajectories: Sequence[Trajectory]) -> Batch:
-    """Trajectories as a batch; they are those the header was made of."""
-    return Batch(
-        task=header.task,
-        values=torch.stack([t.values for t in trajectories]),
-        times=header.times.expand(len(trajectories), -1),
-        grid=header.grid,
-        boundary=header.boundary,
-        parameters={
-            name: torch.tensor([float(t.conditions.parameters[name]) for t in trajectories], dtype=torch.float64)
-            for name in header.parameters
-        },
-        static={name: torch.stack([t.conditions.static[name] for t in trajectories]) for name in header.static},
-        ids=torch.arange(len(trajectories)),
-        forcings={name: torch.stack([t.conditions.forcings[name] for t in trajectories]) for name in header.forcings},
-        mask=torch.stack([t.mask for t in trajectories if t.mask is not None]) if header.masked else None,
-    )
 
 
 def rows_of(header: Header, count: int) -> dict[str, Float[Tensor, " B"]]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ups.data.formats.hdf5 import is_hdf5, open_file
-from ups.data.formats.header import batch_of, header_of
 from ups.data.formats.layout import Layout
 from ups.data.formats.pairs import Pairs
 from ups.data.formats.pdebench.cfd import CFD
@@ -18,7 +15,6 @@ from ups.data.formats.pdegym.writer import Gym
 from ups.data.formats.well.writer import Well
 from ups.data.remote import is_there
 from ups.errors import UserError
-from ups.fields import Trajectory
 
 LAYOUTS: tuple[type[Layout], ...] = (Tensor, CFD, Incompressible, Grouped, Well, Gym, Pairs)
 """In the order in which a file's content is compared with them."""
@@ -49,11 +45,3 @@ def named_layout(name: str) -> type[Layout]:
         if layout.name == name:
             return layout
     raise UserError(f"there is no layout {name!r}; known: {', '.join(layout.name for layout in LAYOUTS)}")
-
-
-def write_trajectories(path: Path, trajectories: Sequence[Trajectory], layout: str) -> None:
-    """Write trajectories of one kind as one file: `write_trajectories(Path("a.hdf5"), solved, "pdebench-tensor")`."""
-    kind = named_layout(layout)
-    header = replace(header_of(trajectories), test_at=kind.test_at)
-    with kind.writer(path, header, len(trajectories)) as writer:
-        writer.write(batch_of(header, trajectories))

@@ -34,8 +34,6 @@ from jaxtyping import Int
 from ups.data.formats.description import check_agrees, described
 from ups.data.formats.hdf5 import array, check_finite, checked_rows, open_file, precision, read_part, read_rows
 from ups.data.formats.header import Described, batch_from, named
-from ups.data.joined import Subset
-from ups.data.prepare.splits import Splits
 from ups.equations.base import frame_times
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid, Header, Kind, TaskSpec
@@ -50,7 +48,7 @@ _SAMPLE = "Sample_"
 class Family:
     """One of the kinds of files: its array of values, the static field beside it, and what is assumed of it.
 
-    `channels` are named by their number where an axis of them is stored, `held` counts validation and test data.
+    `channels` are named by their number where an axis of them is stored.
     """
 
     variable: str
@@ -59,19 +57,18 @@ class Family:
     static: str | None = None
     end: float | None = 1.0
     kind: Kind = "periodic"
-    held: tuple[int, int] = (120, 240)
 
 
 FLOW = Family("velocity", ("velocity_x", "velocity_y", "tracer"), axis=True)
 EULER = Family("data", FLUID[:5], axis=True)
 FORCED = Family("solution", FLUID[1:3], axis=True)
-MESHKOV = Family("solution", FLUID[:5], axis=True, end=2.0, held=(100, 130))
-TAYLOR = Family("solution", FLUID, axis=True, end=5.0, kind="open", held=(100, 130))
-ALLEN_CAHN = Family("solution", end=2e-4, held=(60, 240))
-WAVE = Family("solution", static="c", kind="open", held=(60, 240))
+MESHKOV = Family("solution", FLUID[:5], axis=True, end=2.0)
+TAYLOR = Family("solution", FLUID, axis=True, end=5.0, kind="open")
+ALLEN_CAHN = Family("solution", end=2e-4)
+WAVE = Family("solution", static="c", kind="open")
 POISSON = Family("solution", static="source", end=None, kind="value")
 AIRFOIL = Family("solution", ("density",), static="airfoil", end=None, kind="open")
-HELMHOLTZ = Family("u", static="a", end=None, kind="value", held=(128, 512))
+HELMHOLTZ = Family("u", static="a", end=None, kind="value")
 
 
 @dataclass(frozen=True)
@@ -220,22 +217,6 @@ class GymFile(Described):
 def holds_chunks(folder: Path) -> bool:
     """Whether a folder has files named like PDEGym's chunks."""
     return any(_CHUNK.fullmatch(path.name) for path in folder.iterdir())
-
-
-def published_splits(dataset: GymFile) -> Splits:
-    """As published: the last 240 trajectories (CE-RM, GCE-RT: 130; Helmholtz: 512) test, those before validate."""
-    validation, test = dataset.family.held
-    count = len(dataset)
-    if count <= validation + test:
-        raise UserError(
-            f"{dataset.path}: the published splits hold back {validation} and {test} trajectories of {count}; "
-            "use all of the published data, or split by fractions"
-        )
-    return Splits(
-        train=Subset(dataset, range(count - validation - test)),
-        validation=Subset(dataset, range(count - validation - test, count - test)),
-        test=Subset(dataset, range(count - test, count)),
-    )
 
 
 def is_gym(file: h5py.File) -> bool:
