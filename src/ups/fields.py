@@ -335,18 +335,28 @@ class Header:
 class Dataset(Protocol):
     """Trajectories of one task on one grid, read lazily. Task, channels, grid, times and boundary are the header's."""
 
+    header: Header
+
     @property
-    def header(self) -> Header: ...
+    def task(self) -> str:
+        return self.header.task
+
     @property
-    def task(self) -> str: ...
+    def channels(self) -> tuple[str, ...]:
+        return self.header.channels
+
     @property
-    def channels(self) -> tuple[str, ...]: ...
+    def grid(self) -> Grid:
+        return self.header.grid
+
     @property
-    def grid(self) -> Grid: ...
+    def times(self) -> Float[Tensor, " T"]:
+        return self.header.times
+
     @property
-    def times(self) -> Float[Tensor, " T"]: ...
-    @property
-    def boundary(self) -> Boundary: ...
+    def boundary(self) -> Boundary:
+        return self.header.boundary
+
     def __len__(self) -> int: ...
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
         """The given trajectories at the given frames, reading only those bytes."""

@@ -9,12 +9,12 @@ from itertools import accumulate
 
 import torch
 
-from ups.data.formats.header import Described, common
+from ups.data.formats.header import common
 from ups.errors import UserError
 from ups.fields import Batch, Dataset
 
 
-class Subset(Described):
+class Subset(Dataset):
     """Some trajectories of a dataset, in the given order. A batch's ids are positions in the subset."""
 
     def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
@@ -33,7 +33,7 @@ class Subset(Described):
         return replace(batch, ids=torch.tensor(list(indices), dtype=torch.int64))
 
 
-class Joined(Described):
+class Joined(Dataset):
     """Several datasets of one task on one grid and one set of times, end to end: e.g. the files of three β.
 
     Parameters stay those of each trajectory. A batch's ids are positions in the whole. Licences add up.

@@ -2,41 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from ups.fields import Batch, Boundary, Grid, Header, TaskSpec
-
-
-class Described:
-    """Gives a dataset with a header the properties that are its header's."""
-
-    header: Header
-
-    @property
-    def task(self) -> str:
-        return self.header.task
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self.header.channels
-
-    @property
-    def grid(self) -> Grid:
-        return self.header.grid
-
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return self.header.times
-
-    @property
-    def boundary(self) -> Boundary:
-        return self.header.boundary
+from ups.fields import Header, TaskSpec
 
 
 def named(header: Header, task: str | TaskSpec | None) -> Header:
@@ -63,36 +31,6 @@ def common(headers: list[Header]) -> Header:
         if name != "key" and all(name in other.notes and other.notes[name] == value for other in headers)
     }
     return replace(first, parameters=parameters, licence="; ".join(licences), notes=notes)
-
-
-def rows_of(header: Header, count: int) -> dict[str, Float[Tensor, " B"]]:
-    """The parameters that all trajectories share, as a batch of `count` has them."""
-    return {
-        name: torch.full((count,), value, dtype=torch.float64)
-        for name, value in header.parameters.items()
-        if value is not None
-    }
-
-
-def batch_from(
-    header: Header,
-    rows: Int[np.ndarray, " B"],
-    frames: slice,
-    values: Float[np.ndarray, "B T *space C"],
-    static: Mapping[str, Float[np.ndarray, "B *space"]] | None = None,
-    parameters: Mapping[str, Float[Tensor, " B"]] | None = None,
-) -> Batch:
-    """What a reader has read, as a batch; `parameters` are those that differ between trajectories."""
-    return Batch(
-        task=header.task,
-        values=torch.from_numpy(values),
-        times=header.times[frames].expand(len(rows), -1),
-        grid=header.grid,
-        boundary=header.boundary,
-        parameters={**rows_of(header, len(rows)), **(parameters or {})},
-        static={name: torch.from_numpy(field) for name, field in (static or {}).items()},
-        ids=torch.from_numpy(rows),
-    )
 
 
 def keeping(header: Header, static: bool = False, mask: bool = False) -> Header:

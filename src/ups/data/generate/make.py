@@ -19,8 +19,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ups.data.formats.layout import Layout, Writer
-from ups.data.formats.layouts import named_layout
+from ups.data.formats.layouts import Layout, named_layout
+from ups.data.formats.writing import Writer
 from ups.data.generate.chunks import Chunks, gpus
 from ups.data.open import open_dataset
 from ups.durable import check_space, sync
@@ -123,7 +123,7 @@ def data_keys(equation: Equation, count: int, seed: int, layout: str = "") -> di
     return {device: data_key(equation, count, seed, layout, device) for device in ("cpu", "cuda")}
 
 
-def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str, progress: Tick) -> Path:
+def _make(chunks: Chunks, kind: Layout, key: str, workers: int, name: str, progress: Tick) -> Path:
     """The whole data in the chunks' folder, under their final name."""
     whole = chunks.folder / name
     for left in (whole, *chunks.folder.glob("*.tmp"), *chunks.folder.glob(".*.tmp")):
@@ -164,7 +164,7 @@ def _write_in_order(chunks: Chunks, made: Iterable[int], open_writer: Callable[[
                 following += 1
 
 
-def _header(chunks: Chunks, kind: type[Layout], first: Batch, key: str) -> Header:
+def _header(chunks: Chunks, kind: Layout, first: Batch, key: str) -> Header:
     equation = chunks.equation
     return Header(
         task=equation.name,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import h5py
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.data.formats.hdf5 import centred_axis, coordinate, even_times
+from ups.data.formats.hdf5 import centred_axis, coordinate, even_times, rounded
 from ups.errors import UserError
 from ups.fields import AXES, Grid, Header
 
@@ -43,12 +42,6 @@ def write_coordinates(file: h5py.File, header: Header, times: bool) -> None:
     if times:
         extra = 2 * header.times[-1:] - header.times[-2:-1] if len(header.times) > 1 else header.times + 1
         file.create_dataset("t-coordinate", data=rounded(torch.cat((header.times, extra))))
-
-
-def rounded(positions: Float[Tensor, " n"]) -> np.ndarray:
-    """float32 as published, unless neighbours would fall together."""
-    single = positions.numpy().astype("<f4")
-    return single if (np.diff(single) > 0).all() else positions.numpy().astype("<f8")
 
 
 def check_axes(header: Header, path: Path) -> None:

@@ -32,8 +32,9 @@ import torch
 from jaxtyping import Int
 
 from ups.data.formats.description import check_agrees, described
-from ups.data.formats.hdf5 import array, check_finite, checked_rows, open_file, precision, read_part, read_rows
-from ups.data.formats.header import Described, batch_from, named
+from ups.data.formats.hdf5 import array, open_file, precision, read_part, read_rows
+from ups.data.formats.header import named
+from ups.data.formats.reading import LazyFile, batch_from
 from ups.equations.base import frame_times
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid, Header, Kind, TaskSpec
@@ -144,7 +145,7 @@ class Samples:
         return np.stack(found) if found else np.empty((0, *self.shape), dtype=np.float32)
 
 
-class GymFile(Described):
+class GymFile(LazyFile):
     """A PDEGym file, or a folder of its chunks (`velocity_0.nc`, `velocity_1.nc`, …; `c_0.nc`), as a Dataset.
 
     Arrays are turned to channels last. The task is named after the file unless `task` says. Files do not say what holds
@@ -184,14 +185,9 @@ class GymFile(Described):
             known = replace(header, grid=make(header.grid.shape), boundary=sides, notes=notes)
         else:
             check_agrees(self.family.variable, self._values.shape, sample_shape(self.family, known), self.path)
-        self.header = named(known, task)
+        self.header, self.count = named(known, task), len(self._values)
 
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
-        rows = checked_rows(indices, len(self), self.path)
+    def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
         family, static, parameters, mask = self.family, {}, {}, None
         if family == AIRFOIL:
             both = self._values.read(rows)
@@ -206,11 +202,6 @@ class GymFile(Described):
             static[self.header.static[0]] = self._arrays[family.static].read(rows)
         if "bc" in self._arrays:
             parameters["bc"] = torch.from_numpy(self._arrays["bc"].read(rows).reshape(-1).astype(np.float64))
-        for number, name in enumerate(self.channels):
-            check_finite(values[..., number], rows, f"channel {name!r}", self.path)
-        for name, field in static.items():
-            check_finite(field, rows, f"static field {name!r}", self.path)
-        static = {name: np.ascontiguousarray(field) for name, field in static.items()}
         return replace(batch_from(self.header, rows, frames, values, static, parameters), mask=mask)
 
 
