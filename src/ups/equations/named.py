@@ -7,43 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from ups.equations import (
-    Advection,
-    Burgers,
-    Compressible1D,
-    Compressible2D,
-    Darcy,
-    DiffusionReaction,
-    DiffusionSorption,
-    Equation,
-    GrayScott,
-    Incompressible,
-    KuramotoSivashinsky,
-    ReactionDiffusion,
-    ShallowWater,
-    Vorticity,
-    Wave,
-)
+from ups import equations
+from ups.equations import Equation
 from ups.errors import UserError
 
 EQUATIONS: dict[str, type[Equation]] = {
-    equation.name: equation
-    for equation in (
-        Advection,
-        Burgers,
-        Compressible1D,
-        Compressible2D,
-        Darcy,
-        DiffusionReaction,
-        DiffusionSorption,
-        GrayScott,
-        Incompressible,
-        KuramotoSivashinsky,
-        ReactionDiffusion,
-        ShallowWater,
-        Vorticity,
-        Wave,
-    )
+    kind.name: kind for kind in (getattr(equations, word) for word in equations.__all__) if hasattr(kind, "name")
 }
 
 
