@@ -8,14 +8,12 @@ in the last digits: the data's key says which made them, and the data of either 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import itertools
 import json
 import math
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from ups.data.formats.layouts import Layout, named_layout
 from ups.data.formats.writing import Writer
 from ups.data.generate.chunks import Chunks, gpus
 from ups.data.open import open_dataset
-from ups.durable import check_space, sync
+from ups.durable import check_space, room_for, sync
 from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Batch, Header
@@ -72,19 +70,8 @@ def generate(
             progress(count, count)
             return path
         chunks.folder.mkdir(exist_ok=True)
-        try:
+        with room_for(path, "and start again, finished parts are kept"):
             whole = _make(chunks, kind, key, workers, path.name, progress)
-        except BrokenProcessPool as error:
-            raise UserError(
-                f"{path}: a worker process was killed, perhaps for want of memory; start again with fewer workers, "
-                "finished parts are kept"
-            ) from error
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise UserError(
-                f"{path}: the disk is full; free some space and start again, finished parts are kept"
-            ) from error
         if path.exists():
             raise UserError(f"{path} came into being while the data were made; remove it and start again")
         whole.rename(path)
