@@ -55,6 +55,11 @@ class Boundary:
         return cls(((Side(kind, value), Side(kind, value)),) * dimension)
 
     @property
+    def kinds(self) -> str:
+        """In words: `periodic/periodic, open/value`."""
+        return ", ".join("/".join(side.kind for side in pair) for pair in self.sides)
+
+    @property
     def periodic(self) -> tuple[bool, ...]:
         return tuple(lower.kind == "periodic" for lower, _ in self.sides)
 
@@ -220,15 +225,8 @@ class Batch:
 
     def to(self, where: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
         """On another device, and its fields and parameters in another precision."""
-        return replace(
-            self,
-            values=self.values.to(where, dtype),
-            times=self.times.to(where),
-            parameters={name: value.to(where, dtype) for name, value in self.parameters.items()},
-            static={name: value.to(where, dtype) for name, value in self.static.items()},
-            forcings={name: value.to(where, dtype) for name, value in self.forcings.items()},
-            mask=None if self.mask is None else self.mask.to(where),
-        )
+        moved = self.mapped(lambda tensor: tensor.to(where, dtype if tensor.is_floating_point() else None))
+        return replace(moved, times=self.times.to(where))
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from itertools import accumulate
 
 import torch
 
-from ups.data.formats.header import common
 from ups.errors import UserError
-from ups.fields import Batch, Dataset
+from ups.fields import Batch, Dataset, Header
 
 
 class Subset(Dataset):
@@ -62,7 +61,7 @@ class Joined(Dataset):
                         f"dataset {number} of {first.task!r} has another {what} than the first; join equals"
                     )
         self.parts = tuple(parts)
-        self.header = common([part.header for part in parts])
+        self.header = _common([part.header for part in parts])
         self._starts = (0, *accumulate(len(part) for part in parts))
 
     def __len__(self) -> int:
@@ -93,3 +92,23 @@ class Joined(Dataset):
             forcings={k: torch.cat([b.forcings[k] for b in batches])[back] for k in first.forcings},
             mask=None if first.mask is None else torch.cat([b.mask for b in batches if b.mask is not None])[back],
         )
+
+
+def _common(headers: list[Header]) -> Header:
+    """The header of data put together: parameters that differ are said to, licences all hold, and only notes that are
+    true of every part stay; the key of generated data is of one file, so it never does.
+    """
+    first = headers[0]
+    if len(headers) == 1:
+        return first
+    parameters = {
+        name: value if all(other.parameters.get(name) == value for other in headers) else None
+        for name, value in first.parameters.items()
+    }
+    licences = dict.fromkeys(word for header in headers for word in header.licence.split("; ") if word)
+    notes = {
+        name: value
+        for name, value in first.notes.items()
+        if name != "key" and all(name in other.notes and other.notes[name] == value for other in headers)
+    }
+    return replace(first, parameters=parameters, licence="; ".join(licences), notes=notes)

@@ -10,7 +10,6 @@ from typing import Literal
 import h5py
 
 from ups.data.formats.hdf5 import holds, is_hdf5, open_file
-from ups.data.formats.header import not_kept
 from ups.data.formats.pairs import PairsFile, PairsWriter
 from ups.data.formats.pdebench.cfd import CFDFile, CFDWriter, fields
 from ups.data.formats.pdebench.grouped import GroupedFile, GroupedWriter, begins_with_a_trajectory
@@ -45,7 +44,10 @@ class Layout:
 
     def loses(self, header: Header) -> list[str]:
         """What of such data a file of this layout does not keep, in words; empty if it keeps all."""
-        return not_kept(header, self.writer.kept(header))
+        kept = self.writer.kept(header)
+        lost = [f"static field {name}" for name in header.static if name not in kept.static]
+        lost += [f"forcing {name}" for name in header.forcings if name not in kept.forcings]
+        return lost + (["the mask"] if header.masked and not kept.masked else [])
 
 
 TENSOR = Layout("pdebench-tensor", ".hdf5", TensorFile, TensorWriter, lambda file: holds(file, "tensor"))

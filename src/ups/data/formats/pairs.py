@@ -19,9 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.formats.description import ATTRIBUTE, check_agrees, from_json, to_json
-from ups.data.formats.header import keeping, named
-from ups.data.formats.reading import LazyFile, batch_from
-from ups.data.formats.writing import Writer
+from ups.data.formats.reading import LazyFile, batch_from, named
+from ups.data.formats.writing import Writer, keeping
 from ups.data.remote import is_there, read_bytes
 from ups.data.tasks import task as registered_task
 from ups.durable import write

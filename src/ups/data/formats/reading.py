@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.errors import UserError
-from ups.fields import Batch, Dataset, Header
+from ups.fields import Batch, Dataset, Header, TaskSpec
 
 
 class LazyFile(Dataset):
@@ -60,6 +61,12 @@ def check_finite(batch: Batch, channels: Sequence[str], rows: Int[np.ndarray, " 
                 f"{path}: sample {rows[~finite][0]} has NaN or infinite values in {what}; "
                 "remove the sample or make the file anew"
             )
+
+
+def named(header: Header, task: str | TaskSpec | None) -> Header:
+    """The header under the name of the task asked for, if any."""
+    name = task.name if isinstance(task, TaskSpec) else task
+    return replace(header, task=name) if name else header
 
 
 def batch_from(

@@ -171,5 +171,10 @@ class HDF5Writer(Writer):
         self._temporary.unlink(missing_ok=True)
 
 
+def keeping(header: Header, static: bool = False, mask: bool = False) -> Header:
+    """The header of what is left in a layout without forcings, and without static fields and mask unless said."""
+    return replace(header, static=header.static if static else (), forcings={}, masked=header.masked and mask)
+
+
 def _mask(there: bool) -> str:
     return "a mask" if there else "no mask"

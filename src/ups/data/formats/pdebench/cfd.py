@@ -16,9 +16,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ups.data.formats.hdf5 import array, open_file, precision, read_rows
-from ups.data.formats.header import keeping
-from ups.data.formats.pdebench.coordinates import check_axes, stored_grid, stored_times, write_coordinates
-from ups.data.formats.pdebench.file import PDEBenchFile
+from ups.data.formats.pdebench.file import PDEBenchFile, check_axes, stored_grid, stored_times, write_coordinates
 from ups.data.formats.pdebench.published import (
     check_fits,
     known_task,
@@ -29,7 +27,7 @@ from ups.data.formats.pdebench.published import (
     refuse_varying,
 )
 from ups.data.formats.reading import batch_from
-from ups.data.formats.writing import HDF5Writer
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import Batch, Header, TaskSpec
 
@@ -67,8 +65,8 @@ class CFDFile(PDEBenchFile):
         known = known_task(task or f"compressible_{len(space)}d")
         check_fits(known, len(space) + 2, len(space), path)
         return Header(
-            task=known.task,
-            channels=known.channels,
+            task=known.name,
+            channels=known.channel_names,
             grid=stored_grid(file, "density", space, path),
             times=stored_times(file, self.shape[1], path),
             boundary=published_boundary(path, known),

@@ -30,12 +30,10 @@ from ups.data.formats.hdf5 import (
     rounded,
     stored_type,
 )
-from ups.data.formats.header import keeping
-from ups.data.formats.pdebench.coordinates import check_axes
-from ups.data.formats.pdebench.file import PDEBenchFile
-from ups.data.formats.pdebench.published import Known, check_fits, known_task, needed, published_words
+from ups.data.formats.pdebench.file import PDEBenchFile, check_axes
+from ups.data.formats.pdebench.published import check_fits, fixed_parameters, known_task, needed, published_words
 from ups.data.formats.reading import batch_from
-from ups.data.formats.writing import HDF5Writer
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Grid, Header, TaskSpec
 
@@ -79,13 +77,13 @@ class GroupedFile(PDEBenchFile):
         known = known_task(task or _task_name(channels, grid, float(times[-1]), path))
         check_fits(known, channels, grid.dimension, path)
         if known.static:
-            raise UserError(f"{path}: the layout has no static fields, task {known.task!r} needs {known.static}")
+            raise UserError(f"{path}: the layout has no static fields, task {known.name!r} needs {known.static}")
         config = _config(file, self._keys[0], path)
         first, last = (_of_task(_config(file, key, path), known) for key in (self._keys[0], self._keys[-1]))
         parameters = needed(first, known, path)
         return Header(
-            task=known.task,
-            channels=known.channels,
+            task=known.name,
+            channels=known.channel_names,
             grid=grid,
             times=times,
             boundary=known.boundary,
@@ -200,9 +198,9 @@ def _numbers(config: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _of_task(config: Mapping[str, Any], known: Known) -> dict[str, float]:
+def _of_task(config: Mapping[str, Any], known: TaskSpec) -> dict[str, float]:
     """A run is told more than the equation's parameters: only those that the task knows."""
-    names = {*known.parameters, *known.fixed}
+    names = {*known.parameters, *fixed_parameters(known)}
     return {name: value for name, value in _numbers(config).items() if name in names}
 
 

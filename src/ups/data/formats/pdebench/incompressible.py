@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.formats.hdf5 import array, even_times, open_file, precision, read_rows, rounded
-from ups.data.formats.header import keeping
 from ups.data.formats.pdebench.file import PDEBenchFile
 from ups.data.formats.pdebench.published import (
     check_fits,
@@ -28,7 +27,7 @@ from ups.data.formats.pdebench.published import (
     refuse_varying,
 )
 from ups.data.formats.reading import batch_from
-from ups.data.formats.writing import HDF5Writer
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import Batch, Grid, Header, TaskSpec
 
@@ -59,10 +58,10 @@ class IncompressibleFile(PDEBenchFile):
         path, known = self.path, known_task(task or "incompressible")
         check_fits(known, len(CHANNELS), 2, path)
         if len(known.static) != len(STATIC):
-            raise UserError(f"{path}: has static fields {', '.join(STATIC)}, task {known.task!r} has {known.static}")
+            raise UserError(f"{path}: has static fields {', '.join(STATIC)}, task {known.name!r} has {known.static}")
         return Header(
-            task=known.task,
-            channels=known.channels,
+            task=known.name,
+            channels=known.channel_names,
             grid=Grid.cell_centred(self.shape[2:]),
             times=_times(file, path),
             boundary=known.boundary,

@@ -18,9 +18,7 @@ import torch
 from jaxtyping import Int
 
 from ups.data.formats.hdf5 import array, open_file, precision, read_rows
-from ups.data.formats.header import keeping
-from ups.data.formats.pdebench.coordinates import check_axes, stored_grid, stored_times, write_coordinates
-from ups.data.formats.pdebench.file import PDEBenchFile
+from ups.data.formats.pdebench.file import PDEBenchFile, check_axes, stored_grid, stored_times, write_coordinates
 from ups.data.formats.pdebench.published import (
     check_fits,
     known_task,
@@ -30,7 +28,7 @@ from ups.data.formats.pdebench.published import (
     refuse_varying,
 )
 from ups.data.formats.reading import batch_from
-from ups.data.formats.writing import HDF5Writer
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import Batch, Header, TaskSpec
 
@@ -64,17 +62,17 @@ class TensorFile(PDEBenchFile):
         known = known_task(task or _task_name(parameters, darcy, path))
         check_fits(known, 1, len(space), path)
         if len(known.static) != darcy:
-            raise UserError(f"{path}: has {int(darcy)} static fields, task {known.task!r} has {known.static}")
+            raise UserError(f"{path}: has {int(darcy)} static fields, task {known.name!r} has {known.static}")
         return Header(
-            task=known.task,
-            channels=known.channels,
+            task=known.name,
+            channels=known.channel_names,
             grid=stored_grid(file, "tensor", space, path),
             times=torch.zeros(1, dtype=torch.float64) if darcy else stored_times(file, self.shape[1], path),
             boundary=known.boundary,
             parameters=needed(parameters, known, path),
             static=known.static,
             dtype=precision(array(file, "tensor", path)),
-            notes={"target": _TRANSIENT} if known.task == "darcy" else {},
+            notes={"target": _TRANSIENT} if known.name == "darcy" else {},
         )
 
     def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:

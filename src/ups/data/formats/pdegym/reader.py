@@ -33,8 +33,7 @@ from jaxtyping import Int
 
 from ups.data.formats.description import check_agrees, described
 from ups.data.formats.hdf5 import array, open_file, precision, read_part, read_rows
-from ups.data.formats.header import named
-from ups.data.formats.reading import LazyFile, batch_from
+from ups.data.formats.reading import LazyFile, batch_from, named
 from ups.equations.base import frame_times
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid, Header, Kind, TaskSpec

@@ -7,9 +7,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ups.data.formats.header import keeping
 from ups.data.formats.pdegym.reader import AIRFOIL, HELMHOLTZ, fitting, sample_shape
-from ups.data.formats.writing import HDF5Writer
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import Batch, Header
 

@@ -36,8 +36,7 @@ from ups.data.formats.hdf5 import (
     read_rows,
     stored_type,
 )
-from ups.data.formats.header import named
-from ups.data.formats.reading import LazyFile
+from ups.data.formats.reading import LazyFile, named
 from ups.data.formats.well.boundary import inner_walls, names_of, read_boundary
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Boundary, Grid, Header, TaskSpec
