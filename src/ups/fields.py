@@ -37,6 +37,9 @@ class Side:
         if self.kind not in KINDS:
             raise UserError(f"boundary kind {self.kind!r} is unknown; use one of {', '.join(KINDS)}")
 
+    def __str__(self) -> str:
+        return f"{self.kind} {', '.join(f'{v:g}' for v in self.value)}" if any(self.value) else self.kind
+
 
 @dataclass(frozen=True)
 class Boundary:

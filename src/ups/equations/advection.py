@@ -37,6 +37,7 @@ class Advection(Equation1D):
     name: ClassVar[str] = "advection"
     title: ClassVar[str] = "Advection"
     formula: ClassVar[str] = "∂u/∂t + β ∂u/∂x = 0, periodic"
+    named: ClassVar[tuple[str, ...]] = ("beta",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,10 +56,6 @@ class Advection(Equation1D):
     @property
     def published_name(self) -> str:
         return f"1D_Advection_Sols_beta{float(self.beta)}.hdf5"
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"beta": float(self.beta)}
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ups.equations.schemes.marching import block_means, march
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.fields import Batch, Boundary, Channel, Grid, Invariant, Kind, TaskSpec
 
 Device = torch.device | str
 Static = Mapping[str, Float[Tensor, "B *space"]]
@@ -81,11 +81,12 @@ class Equation(Protocol):
 class Solved(ABC):
     """What most equations have in common: frozen dataclasses derive from it, or from `Equation1D`.
 
-    One field u on equal cells of the unit interval, periodic, without static fields and invariants, unless the
-    equation says otherwise. It has `points`, `frames` and `duration` among its settings (a steady one only the first)
-    and says `name`, `title`, `formula`, `solver`, `published_name`, `solutions`, `rate` and `coarse`. `latents` is the
-    number of a model's latent points along an axis, `vectors` names the vector that a channel is a component of,
-    `told` says whether a model is told the parameters.
+    One field u on equal cells of the unit interval, periodic, without static fields, unless the equation says
+    otherwise. It has `points`, `frames` and `duration` among its settings (a steady one only the first) and says
+    `name`, `title`, `formula`, `solver`, `published_name`, `solutions`, `rate` and `coarse`. All sides are of one kind,
+    `sides`, with the values `wall`. `conserved` are the channels whose means are kept, `named` the settings that are
+    parameters of the equation, `told` whether a model is told them; `latents` is the number of a model's latent points
+    along an axis, `vectors` names the vector that a channel is a component of.
     """
 
     name: ClassVar[str]
@@ -97,6 +98,10 @@ class Solved(ABC):
     layout: ClassVar[str] = "pdebench-tensor"
     dimension: ClassVar[int] = 1
     interval: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    sides: ClassVar[Kind] = "periodic"
+    wall: ClassVar[tuple[float, ...]] = ()
+    conserved: ClassVar[tuple[str, ...]] = ()
+    named: ClassVar[tuple[str, ...]] = ()
     latents: ClassVar[int] = 64
     vectors: ClassVar[Mapping[str, str]] = {}
     history: ClassVar[int] = 1
@@ -118,11 +123,11 @@ class Solved(ABC):
 
     @property
     def boundary(self) -> Boundary:
-        return Boundary.all("periodic", self.dimension)
+        return Boundary.all(self.sides, self.dimension, self.wall)
 
     @property
     def parameters(self) -> dict[str, float]:
-        return {}
+        return {name: float(getattr(self, name)) for name in self.named}
 
     @property
     def times(self) -> Float[Tensor, " T"]:
@@ -130,7 +135,7 @@ class Solved(ABC):
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
-        return ()
+        return tuple(Invariant(channel, tolerance=1e-5) for channel in self.conserved)
 
     def task(self) -> TaskSpec:
         return TaskSpec(

@@ -17,7 +17,6 @@ from ups.equations.initial import RandomWaves
 from ups.equations.schemes import finite_volume
 from ups.equations.schemes.exponential import ETDRK4
 from ups.errors import UserError
-from ups.fields import Invariant
 
 _INTERNAL_POINTS = 1024
 _CELLS_PER_NU = 10
@@ -52,6 +51,8 @@ class Burgers(Equation1D):
     name: ClassVar[str] = "burgers"
     title: ClassVar[str] = "Burgers' equation"
     formula: ClassVar[str] = "∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x², periodic"
+    named: ClassVar[tuple[str, ...]] = ("nu",)
+    conserved: ClassVar[tuple[str, ...]] = ("u",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,14 +84,6 @@ class Burgers(Equation1D):
     @property
     def published_name(self) -> str:
         return f"1D_Burgers_Sols_Nu{float(self.nu)}.hdf5"
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"nu": float(self.nu)}
-
-    @property
-    def invariants(self) -> tuple[Invariant, ...]:
-        return (Invariant("u", tolerance=1e-5),)
 
     def step(self, u: Float[Tensor, "B X"], dt: float, steps: int = 1) -> Float[Tensor, "B X"]:
         """Steps of the method that fits u's own number of points; dt is taken as given.

@@ -16,7 +16,7 @@ from ups.equations.schemes import chebyshev
 from ups.equations.schemes.marching import block_means, in_rows
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Grid
+from ups.fields import Batch, Grid, Kind
 
 _BUMPS = 5
 _THRESHOLD = 1.857
@@ -60,6 +60,9 @@ class Darcy(Solved):
     name: ClassVar[str] = "darcy"
     title: ClassVar[str] = "Darcy flow"
     formula: ClassVar[str] = "−∇·(a ∇u) = β, u = 0 on the walls"
+    sides: ClassVar[Kind] = "value"
+    wall: ClassVar[tuple[float, ...]] = (0.0,)
+    named: ClassVar[tuple[str, ...]] = ("beta",)
     static: ClassVar[tuple[str, ...]] = ("a",)
     steady: ClassVar[bool] = True
     dimension: ClassVar[int] = 2
@@ -83,14 +86,6 @@ class Darcy(Solved):
     @property
     def published_name(self) -> str:
         return f"2D_DarcyFlow_beta{float(self.beta)}_Train.hdf5"
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("value", 2, (0.0,))
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"beta": float(self.beta)}
 
     @property
     def times(self) -> Float[Tensor, " T"]:
@@ -179,7 +174,7 @@ class Darcy(Solved):
 
         def decay(a: Tensor, u: Tensor) -> Tensor:
             ax, ay = _faces(a, -2, self._wall) * n**2, _faces(a, -1, self._wall) * n**2
-            return chebyshev.apply((series,), lambda v: _divergence(ax, ay, v), largest, u)[0]
+            return chebyshev.apply(series, lambda v: _divergence(ax, ay, v), largest, u)
 
         steady = self.steady_state(a)
         return steady + in_rows(decay, a.to(torch.float64), start.to(torch.float64) - steady)

@@ -17,7 +17,7 @@ from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Batch, Boundary
+from ups.fields import Batch, Kind
 
 _LENGTH = 2.0
 _STEP = 0.025
@@ -53,6 +53,7 @@ class DiffusionReaction(Solved):
     name: ClassVar[str] = "diffusion_reaction"
     title: ClassVar[str] = "Diffusion-reaction (FitzHugh-Nagumo)"
     formula: ClassVar[str] = "∂u/∂t = D_u ∇²u + u − u³ − k − v, ∂v/∂t = D_v ∇²v + u − v, no flux through the walls"
+    sides: ClassVar[Kind] = "flux"
     channels: ClassVar[tuple[str, ...]] = ("u", "v")
     layout: ClassVar[str] = "pdebench-grouped"
     dimension: ClassVar[int] = 2
@@ -80,10 +81,6 @@ class DiffusionReaction(Solved):
     @property
     def published_name(self) -> str:
         return "2D_diff-react_NA_NA.h5"
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("flux", 2)
 
     @property
     def parameters(self) -> dict[str, float]:

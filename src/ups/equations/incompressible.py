@@ -17,7 +17,7 @@ from ups.equations.schemes import staggered
 from ups.equations.schemes.marching import block_means, doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Invariant
+from ups.fields import Batch, Kind
 
 _LARGEST_WAVE = 16
 _NUMBERS = 2 * (2 * _LARGEST_WAVE + 1) * (_LARGEST_WAVE + 1)  # that a random field takes
@@ -54,6 +54,10 @@ class Incompressible(Solved):
     name: ClassVar[str] = "incompressible"
     title: ClassVar[str] = "Incompressible flow with particles"
     formula: ClassVar[str] = "∂V/∂t + V·∇V = −∇p + ν ∇²V + f, ∇·V = 0, ∂m/∂t + ∇·(mV) = 0, V = 0 on the walls"
+    sides: ClassVar[Kind] = "value"
+    wall: ClassVar[tuple[float, ...]] = (0.0, 0.0)  # of Vx and Vy
+    named: ClassVar[tuple[str, ...]] = ("nu",)
+    conserved: ClassVar[tuple[str, ...]] = ("particles",)
     channels: ClassVar[tuple[str, ...]] = ("Vx", "Vy", "particles")
     static: ClassVar[tuple[str, ...]] = ("force_x", "force_y")
     layout: ClassVar[str] = "pdebench-incompressible"
@@ -88,18 +92,6 @@ class Incompressible(Solved):
     def published_name(self) -> str:
         return f"ns_incom_inhom_2d_{self.points}-0.h5"
 
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("value", 2, (0.0, 0.0))  # of Vx and Vy
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"nu": float(self.nu)}
-
-    @property
-    def invariants(self) -> tuple[Invariant, ...]:
-        return (Invariant("particles", tolerance=1e-5),)
-
     def force(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Tensor:
         """f of the given trajectories at the centres of n × n cells: (B, 2, n, n)."""
         return random_fields(seed, ids, 2, _LARGEST_WAVE, _power_law(-1, 0.4), n, device)
@@ -108,7 +100,9 @@ class Incompressible(Solved):
         """V on the upper faces and particles in the middle of n × n cells at t = 0: (B, 3, n, n)."""
         v = random_fields(seed, ids, 2, _LARGEST_WAVE, _power_law(-3, 0.15), n, device, skip=2 * _NUMBERS)
         g = random_fields(seed, ids, 1, _LARGEST_WAVE, _power_law(-3, 1.0), n, device, skip=4 * _NUMBERS)
-        return torch.cat((in_rows(lambda drawn: staggered.at_rest_on_walls(_flow(drawn)), v), _particles(g)), 1)
+        return torch.cat(
+            (in_rows(lambda drawn: staggered.at_rest_on_walls(_flow(drawn)), v), 0.5 + 0.5 * torch.tanh(2 * g)), 1
+        )
 
     def _states(
         self, state: Float[Tensor, "B 3 n n"], force: Float[Tensor, "B 2 n n"], times: Float[Tensor, " T"]
@@ -183,10 +177,6 @@ def _points_needed(nu: float) -> float:
 def _flow(centres: Float[Tensor, "B 2 n n"]) -> Float[Tensor, "B 2 n n"]:
     """V on the faces, without divergence, of velocities in the cells."""
     return staggered.projected(staggered.at_faces(centres))[0]
-
-
-def _particles(g: Float[Tensor, "B 1 n n"]) -> Float[Tensor, "B 1 n n"]:
-    return 0.5 + 0.5 * torch.tanh(2 * g)
 
 
 def _in_cells(state: Float[Tensor, "B 3 n n"]) -> Float[Tensor, "B 3 n n"]:

@@ -17,7 +17,6 @@ from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import doublings
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Invariant
 
 _WAVES = 4
 _FINE = 3.0
@@ -51,6 +50,7 @@ class KuramotoSivashinsky(Equation1D):
     name: ClassVar[str] = "kuramoto_sivashinsky"
     title: ClassVar[str] = "Kuramoto-Sivashinsky equation"
     formula: ClassVar[str] = "∂u/∂t + u ∂u/∂x + ∂²u/∂x² + ∂⁴u/∂x⁴ = 0, periodic"
+    conserved: ClassVar[tuple[str, ...]] = ("u",)
     layout: ClassVar[str] = "well"
 
     def __post_init__(self) -> None:
@@ -75,10 +75,6 @@ class KuramotoSivashinsky(Equation1D):
     @property
     def extent(self) -> tuple[tuple[float, float], ...]:
         return ((0.0, float(self.length)),)
-
-    @property
-    def invariants(self) -> tuple[Invariant, ...]:
-        return (Invariant("u", tolerance=1e-5),)
 
     def start(
         self, seed: int, ids: Sequence[int], x: Float[Tensor, " n"], device: Device = "cpu"

@@ -50,6 +50,7 @@ class ReactionDiffusion(Equation1D):
     name: ClassVar[str] = "reaction_diffusion"
     title: ClassVar[str] = "Reaction-diffusion (Fisher-KPP)"
     formula: ClassVar[str] = "∂u/∂t = ν ∂²u/∂x² + ρu(1 − u), periodic"
+    named: ClassVar[tuple[str, ...]] = ("nu", "rho")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,10 +83,6 @@ class ReactionDiffusion(Equation1D):
     @property
     def published_name(self) -> str:
         return f"ReacDiff_Nu{float(self.nu)}_Rho{float(self.rho)}.hdf5"
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"nu": float(self.nu), "rho": float(self.rho)}
 
     def start(
         self, seed: int, ids: Sequence[int], x: Float[Tensor, " n"], device: Device = "cpu"

@@ -16,7 +16,7 @@ from ups.equations.base import Device, Solution, Solved, Static
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Batch, Boundary
+from ups.fields import Batch, Kind
 
 _SOURCES = 6
 _LAYERS = 6
@@ -58,6 +58,7 @@ class Wave(Solved):
     name: ClassVar[str] = "wave"
     title: ClassVar[str] = "Waves in a medium"
     formula: ClassVar[str] = "∂²u/∂t² = c² ∇²u, ∂u/∂t + c ∂u/∂n = 0 on the sides"
+    sides: ClassVar[Kind] = "open"
     static: ClassVar[tuple[str, ...]] = ("c",)
     layout: ClassVar[str] = "pdegym"
     history: ClassVar[int] = 2
@@ -83,10 +84,6 @@ class Wave(Solved):
     @property
     def published_name(self) -> str:
         return f"Wave-{self.medium.capitalize()}.nc"
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("open", 2)
 
     def start(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Float[Tensor, "B n n"]:
         """Two to six bumps at the centres of n × n cells."""

@@ -13,8 +13,9 @@ import itertools
 import json
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ups.data.formats.layouts import Layout, named_layout
@@ -64,7 +65,10 @@ def generate(
         progress(count, count)
         return path
     chunks = Chunks(equation, seed, count, device, folders[key])
-    _check_space(path, chunks)
+    # The chunks still to make and the final file lie on the disk together.
+    fields = len(equation.times) * len(equation.channels) + len(equation.static)
+    missing = count - sum(chunks.held(chunk) for chunk in chunks.finished())
+    check_space(path, 4 * fields * math.prod(equation.grid.shape) * (count + missing) + 2**20)
     with _alone(path):
         if is_made(path, keys.values()):  # by another process in the meantime
             progress(count, count)
@@ -119,46 +123,42 @@ def _make(chunks: Chunks, kind: Layout, key: str, workers: int, name: str, progr
     missing = sorted(set(range(len(chunks))) - set(finished))
     done = sum(chunks.held(chunk) for chunk in finished)
     progress(done, chunks.count)
-
-    def reported() -> Iterator[int]:
-        nonlocal done
-        for chunk in chunks.make(missing, workers):
-            done += chunks.held(chunk)
-            progress(done, chunks.count)
-            yield chunk
-
-    def writer(first: Batch) -> Writer:
-        return kind.writer(whole, _header(chunks, kind, first, key), chunks.count)
-
-    _write_in_order(chunks, itertools.chain(finished, reported()), writer)
-    return whole
-
-
-def _write_in_order(chunks: Chunks, made: Iterable[int], open_writer: Callable[[Batch], Writer]) -> None:
-    """Write each chunk as soon as it and all before it are made."""
-    waiting: set[int] = set()
-    following = 0
+    waiting, following = set(finished), 0
     with ExitStack() as stack:
         writer: Writer | None = None
-        for chunk in made:
-            waiting.add(chunk)
+        # A chunk is written as soon as it and all before it are made; None: before the first of them.
+        for made in itertools.chain([None], chunks.make(missing, workers)):
+            if made is not None:
+                waiting.add(made)
+                done += chunks.held(made)
+                progress(done, chunks.count)
             while following in waiting:
                 batch = chunks.read(following)
                 if writer is None:
-                    writer = stack.enter_context(open_writer(batch))
+                    header = _header(chunks, kind, batch, key)
+                    writer = stack.enter_context(kind.writer(whole, header, chunks.count))
                 writer.write(batch)
-                waiting.remove(following)
                 following += 1
+    return whole
 
 
-def _header(chunks: Chunks, kind: Layout, first: Batch, key: str) -> Header:
-    equation = chunks.equation
+def equation_header(equation: Equation) -> Header:
+    """What the equation's file says at least."""
     return Header(
         task=equation.name,
         channels=equation.channels,
         grid=equation.grid,
         times=equation.times,
         boundary=equation.boundary,
+        parameters=equation.parameters,
+        static=equation.static,
+    )
+
+
+def _header(chunks: Chunks, kind: Layout, first: Batch, key: str) -> Header:
+    equation = chunks.equation
+    return replace(
+        equation_header(equation),
         parameters={name: equation.parameters.get(name) for name in first.parameters},
         static=tuple(first.static),
         forcings={name: field.dim() == first.values.dim() - 1 for name, field in first.forcings.items()},
@@ -189,15 +189,6 @@ def is_made(path: Path, keys: Collection[str]) -> bool:
             "remove it or choose another path"
         )
     return True
-
-
-def _check_space(path: Path, chunks: Chunks) -> None:
-    """The chunks still to make and the final file lie on the disk together."""
-    equation = chunks.equation
-    fields = len(equation.times) * len(equation.channels) + len(equation.static)
-    missing = chunks.count - sum(chunks.held(chunk) for chunk in chunks.finished())
-    needed = 4 * fields * math.prod(equation.grid.shape) * (chunks.count + missing) + 2**20
-    check_space(path, needed)
 
 
 @contextmanager
