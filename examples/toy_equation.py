@@ -8,7 +8,7 @@ tasks:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,10 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 import ups
-from ups.equations.base import Equation1D, solved_batch
+from ups.equations.base import Device, Equation1D, Solution, Static
 from ups.equations.initial import RandomWaves
 from ups.errors import UserError
-from ups.fields import Batch, Invariant
+from ups.fields import Invariant
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,11 @@ class Heat(Equation1D):
     def invariants(self) -> tuple[Invariant, ...]:
         return (Invariant("u"),)
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         u0 = RandomWaves.draw(seed, ids, device)(self.grid.positions[0].to(device))
-        return solved_batch(self, ids, times, self.roll(u0, times)[..., None])
+        return self.roll(u0, times)[..., None], {}
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
         """ν ∂²u/∂x² by central differences: it sums to zero."""
         return self.nu * state.shape[1] ** 2 * (state.roll(1, 1) - 2 * state + state.roll(-1, 1))
 

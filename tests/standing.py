@@ -14,9 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ups.data.formats.header import Described
 from ups.data.prepare.statistics import Scale, Statistics
-from ups.fields import Batch, Boundary, Channel, Grid, Header, TaskSpec
+from ups.fields import Batch, Boundary, Channel, Dataset, Grid, Header, TaskSpec
 from ups.models.propagator import Propagator
 from ups.models.saved import TrainedTask
 
@@ -24,7 +23,7 @@ DT, OMEGA, GRID = 0.1, 5.0, Grid.cell_centred((16,))
 TASK = TaskSpec("standing", 1, (Channel("u"),), Boundary.all("periodic", 1), dt=DT, history=2)
 
 
-class Standing(Described):
+class Standing(Dataset):
     """So many of them, float64, as a dataset that gives its first frames."""
 
     def __init__(self, count: int = 5, frames: int = 8, given: int = 1) -> None:

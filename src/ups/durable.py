@@ -7,11 +7,13 @@ one flipped byte in a number still parses.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,17 @@ def check_space(path: Path, needed: int) -> None:
             f"{path} needs {needed / 2**20:,.1f} MiB more and {place} has {free / 2**20:,.1f} MiB free; "
             "free some space or choose another place"
         )
+
+
+@contextmanager
+def room_for(path: Path, remedy: str) -> Iterator[None]:
+    """Say what to do when the disk of `path` becomes full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(f"{path}: the disk is full; free some space {remedy}") from error
 
 
 def crc32_of(path: Path) -> int:

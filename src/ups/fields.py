@@ -37,6 +37,9 @@ class Side:
         if self.kind not in KINDS:
             raise UserError(f"boundary kind {self.kind!r} is unknown; use one of {', '.join(KINDS)}")
 
+    def __str__(self) -> str:
+        return f"{self.kind} {', '.join(f'{v:g}' for v in self.value)}" if any(self.value) else self.kind
+
 
 @dataclass(frozen=True)
 class Boundary:
@@ -53,6 +56,11 @@ class Boundary:
     def all(cls, kind: Kind, dimension: int, value: tuple[float, ...] = ()) -> Boundary:
         """The same kind on every side: `Boundary.all("periodic", 1)`."""
         return cls(((Side(kind, value), Side(kind, value)),) * dimension)
+
+    @property
+    def kinds(self) -> str:
+        """In words: `periodic/periodic, open/value`."""
+        return ", ".join("/".join(side.kind for side in pair) for pair in self.sides)
 
     @property
     def periodic(self) -> tuple[bool, ...]:
@@ -220,15 +228,8 @@ class Batch:
 
     def to(self, where: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
         """On another device, and its fields and parameters in another precision."""
-        return replace(
-            self,
-            values=self.values.to(where, dtype),
-            times=self.times.to(where),
-            parameters={name: value.to(where, dtype) for name, value in self.parameters.items()},
-            static={name: value.to(where, dtype) for name, value in self.static.items()},
-            forcings={name: value.to(where, dtype) for name, value in self.forcings.items()},
-            mask=None if self.mask is None else self.mask.to(where),
-        )
+        moved = self.mapped(lambda tensor: tensor.to(where, dtype if tensor.is_floating_point() else None))
+        return replace(moved, times=self.times.to(where))
 
 
 @dataclass(frozen=True)
@@ -335,18 +336,28 @@ class Header:
 class Dataset(Protocol):
     """Trajectories of one task on one grid, read lazily. Task, channels, grid, times and boundary are the header's."""
 
+    header: Header
+
     @property
-    def header(self) -> Header: ...
+    def task(self) -> str:
+        return self.header.task
+
     @property
-    def task(self) -> str: ...
+    def channels(self) -> tuple[str, ...]:
+        return self.header.channels
+
     @property
-    def channels(self) -> tuple[str, ...]: ...
+    def grid(self) -> Grid:
+        return self.header.grid
+
     @property
-    def grid(self) -> Grid: ...
+    def times(self) -> Float[Tensor, " T"]:
+        return self.header.times
+
     @property
-    def times(self) -> Float[Tensor, " T"]: ...
-    @property
-    def boundary(self) -> Boundary: ...
+    def boundary(self) -> Boundary:
+        return self.header.boundary
+
     def __len__(self) -> int: ...
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
         """The given trajectories at the given frames, reading only those bytes."""

@@ -182,13 +182,12 @@ def test_a_part_is_held_until_it_has_its_name(server, tmp_path, monkeypatch):
     """A second fetch during the checksum would take the part for one to go on with."""
     refused = []
 
-    def checksum(path: Path, like: str) -> str:
+    def checksum(file: PublishedFile, path: Path) -> None:
         with pytest.raises(UserError, match="being fetched by another process"):
             fetch(server.file(), tmp_path)
         refused.append(path.name)
-        return like
 
-    monkeypatch.setattr(fetch_module, "_checksum", checksum)
+    monkeypatch.setattr(fetch_module, "_other_checksum", checksum)
     assert fetch(server.file(), tmp_path).read_bytes() == BODY
     assert refused == [".data.hdf5.part"] and names(tmp_path) == ["data.hdf5"]
 

@@ -32,7 +32,9 @@ def small(path: Path, **replaced) -> Path:
 def test_pairs_are_read_whatever_the_channel_axis(tmp_path, suffix, axis):
     x, y = torch.rand(4, 6, 6) > 0.5, torch.rand(4, 6, 6)
     widen = (lambda v: v) if axis is None else (lambda v: v.unsqueeze(axis))
-    dataset = PairsFile(small(tmp_path / f"pairs{suffix}", x=widen(x), y=widen(y)), "nodal", parameters={"beta": 1.0})
+    dataset = PairsFile(
+        small(tmp_path / f"pairs{suffix}", x=widen(x), y=widen(y)), convention="nodal", parameters={"beta": 1.0}
+    )
     batch = dataset.read([3, 1], slice(None))
     assert torch.equal(batch.static["a"], x[[3, 1]].float())
     assert torch.equal(batch.values, y[[3, 1]][:, None, ..., None])
@@ -41,12 +43,12 @@ def test_pairs_are_read_whatever_the_channel_axis(tmp_path, suffix, axis):
 
 def test_the_convention_says_where_the_points_lie(tmp_path):
     path = small(tmp_path / "pairs.pt")
-    assert PairsFile(path, "nodal").grid.positions[0].tolist() == pytest.approx([i / 6 for i in range(6)])
-    assert PairsFile(path, "cell_centred").grid.positions[0].tolist() == pytest.approx(
+    assert PairsFile(path, convention="nodal").grid.positions[0].tolist() == pytest.approx([i / 6 for i in range(6)])
+    assert PairsFile(path, convention="cell_centred").grid.positions[0].tolist() == pytest.approx(
         [(i + 0.5) / 6 for i in range(6)]
     )
     with pytest.raises(UserError, match="convention is 'centre'"):
-        PairsFile(path, "centre")  # pyright: ignore[reportArgumentType]
+        PairsFile(path, convention="centre")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -61,30 +63,30 @@ def test_the_convention_says_where_the_points_lie(tmp_path):
 )
 def test_wrong_pairs_are_named_with_what_is_wrong(tmp_path, replaced, message):
     with pytest.raises(UserError, match=message):
-        PairsFile(small(tmp_path / "pairs.pt", **replaced), "nodal")
+        PairsFile(small(tmp_path / "pairs.pt", **replaced), convention="nodal")
 
 
 def test_missing_truncated_and_unsafe_files_are_refused(tmp_path):
     with pytest.raises(UserError, match="not there"):
-        PairsFile(tmp_path / "none.pt", "nodal")
+        PairsFile(tmp_path / "none.pt", convention="nodal")
     for suffix in (".pt", ".npz"):
         path = small(tmp_path / f"cut{suffix}")
         path.write_bytes(path.read_bytes()[:-200])
         with pytest.raises(UserError, match="truncated"):
-            PairsFile(path, "nodal")
+            PairsFile(path, convention="nodal")
     torch.save({"x": Path("/"), "y": torch.rand(4, 6, 6)}, tmp_path / "unsafe.pt")  # needs code to unpickle
     with pytest.raises(UserError, match="more than plain arrays"):
-        PairsFile(tmp_path / "unsafe.pt", "nodal")
+        PairsFile(tmp_path / "unsafe.pt", convention="nodal")
     torch.save([torch.rand(2)], tmp_path / "list.pt")
     with pytest.raises(UserError, match="dictionary with x and y"):
-        PairsFile(tmp_path / "list.pt", "nodal")
+        PairsFile(tmp_path / "list.pt", convention="nodal")
     torch.save({"input": torch.rand(2)}, tmp_path / "named.pt")
     with pytest.raises(UserError, match="no array 'x'"):
-        PairsFile(tmp_path / "named.pt", "nodal")
+        PairsFile(tmp_path / "named.pt", convention="nodal")
 
 
 def test_a_pair_outside_is_named(tmp_path):
-    pairs = PairsFile(small(tmp_path / "pairs.pt"), "nodal")
+    pairs = PairsFile(small(tmp_path / "pairs.pt"), convention="nodal")
     for wrong in (-1, len(pairs)):
         with pytest.raises(UserError, match=f"trajectory {wrong} is not among the {len(pairs)}"):
             pairs.read([0, wrong, 1], slice(None))
@@ -92,12 +94,14 @@ def test_a_pair_outside_is_named(tmp_path):
 
 def test_a_transient_task_has_no_pairs(tmp_path):
     with pytest.raises(UserError, match="'burgers' is not"):
-        PairsFile(small(tmp_path / "pairs.pt"), "nodal", task="burgers")
+        PairsFile(small(tmp_path / "pairs.pt"), convention="nodal", task="burgers")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the third-party Darcy pairs are not beside this checkout")
 def test_the_real_third_party_pairs_are_read_on_nested_grids():
-    train, coarse, fine = (PairsFile(REAL / f"darcy_{n}.pt", "nodal") for n in ("train_16", "test_16", "test_32"))
+    train, coarse, fine = (
+        PairsFile(REAL / f"darcy_{n}.pt", convention="nodal") for n in ("train_16", "test_16", "test_32")
+    )
     assert (len(train), len(coarse), len(fine)) == (1000, 50, 50)
     assert train.grid.shape == (16, 16) and fine.grid.shape == (32, 32)
     assert all(torch.equal(f[::2], c) for f, c in zip(fine.grid.positions, coarse.grid.positions, strict=True))
@@ -146,7 +150,7 @@ def test_others_read_what_we_write_as_plain_arrays(tmp_path, suffix):
 
 def test_double_precision_is_kept(tmp_path):
     y = torch.rand(4, 6, 6, dtype=torch.float64)
-    dataset = PairsFile(small(tmp_path / "pairs.pt", y=y), "nodal")
+    dataset = PairsFile(small(tmp_path / "pairs.pt", y=y), convention="nodal")
     assert dataset.header.dtype == torch.float64
     assert torch.equal(dataset.read([2], slice(None)).values[0, 0, ..., 0], y[2])
 
@@ -172,7 +176,10 @@ def test_a_pairs_file_is_whole_or_absent(tmp_path):
     with pytest.raises(KeyError), PairsWriter(path, PAIRS, 2) as writer:
         writer.write(batch)
         raise KeyError
-    with pytest.raises(UserError, match="y has NaN"), PairsWriter(path, PAIRS, 2) as writer:
+    with (
+        pytest.raises(UserError, match="sample 0 has NaN or infinite values in channel 'u'"),
+        PairsWriter(path, PAIRS, 2) as writer,
+    ):
         writer.write(replace(batch, values=batch.values * float("nan")))
     assert not list(tmp_path.iterdir())
     write(PairsWriter, path, PAIRS, batch)

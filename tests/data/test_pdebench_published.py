@@ -273,7 +273,11 @@ NAMES = {
         (incompressible_file, _set("velocity", np.ones((2, 3, 8, 8, 3), "f4")), "'velocity' has shape"),
         (incompressible_file, _set("t", np.zeros((2, 3), "f4")), "'t' must be finite and increase"),
         (incompressible_file, _set("t", np.array([[0, 1, 2], [0, 1, 3]], "f4")), "the rows of 't' differ"),
-        (incompressible_file, _nan("force", (1, 0, 0, 0)), "sample 1 has NaN or infinite values in 'force'"),
+        (
+            incompressible_file,
+            _nan("force", (1, 0, 0, 0)),
+            "sample 1 has NaN or infinite values in static field 'force_x'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_key(tmp_path, make, damage, message):

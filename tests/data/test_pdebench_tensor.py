@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from layout_cases import batch_of, header_of, write
 
-from ups.data.formats.layouts import write_trajectories
 from ups.data.formats.pdebench.tensor import TensorFile, TensorWriter
 from ups.errors import UserError
-from ups.fields import Boundary, Conditions, Grid, Header, Trajectory
+from ups.fields import Boundary, Grid, Header
 
 PERIODIC = Boundary.all("periodic", 1)
 
@@ -42,16 +42,12 @@ def published(path: Path, frames: int = 5, points: int = 8, samples: int = 3, **
 )
 def test_what_is_written_is_read_back(tmp_path_factory, samples, frames, points, lower, length, dt, beta, data):
     path = tmp_path_factory.mktemp("round") / "trip.hdf5"
-    generator = torch.Generator().manual_seed(samples * 100 + frames)
     grid = Grid.cell_centred((points,), ((lower, lower + length),))
     times = torch.arange(frames, dtype=torch.float64) * dt
-    values = torch.randn(samples, frames, points, 1, generator=generator)
-    conditions = Conditions(parameters={"beta": beta})
-    write_trajectories(
-        path,
-        [Trajectory(v, ("u",), grid, times, Boundary.all("periodic", 1), conditions, "advection") for v in values],
-        "pdebench-tensor",
-    )
+    header = header_of(grid.shape, grid=grid, times=times, task="advection", parameters={"beta": beta})
+    made = batch_of(header, samples)
+    values = made.values
+    write(TensorWriter, path, header, made)
     dataset = TensorFile(path)
     assert len(dataset) == samples and dataset.grid.same_as(grid) and torch.equal(dataset.times, times)
     assert dataset.task == "advection" and dataset.channels == ("u",)
@@ -65,28 +61,16 @@ def test_what_is_written_is_read_back(tmp_path_factory, samples, frames, points,
 
 def test_a_darcy_file_is_read_back_with_its_coefficient(tmp_path):
     grid = Grid.cell_centred((6, 4))
-    a, u = torch.rand(2, 6, 4), torch.rand(2, 1, 6, 4, 1)
-    write_trajectories(
-        tmp_path / "d.hdf5",
-        [
-            Trajectory(
-                u[i],
-                ("u",),
-                grid,
-                torch.zeros(1, dtype=torch.float64),
-                Boundary.all("value", 2, (0.0,)),
-                Conditions(parameters={"beta": 2.0}, static={"a": a[i]}),
-                "darcy",
-            )
-            for i in range(2)
-        ],
-        "pdebench-tensor",
-    )
+    walls = Boundary.all("value", 2, (0.0,))
+    header = header_of((6, 4), 1, boundary=walls, static=("a",), parameters={"beta": 2.0}, task="darcy")
+    made = batch_of(header, 2)
+    a, u = made.static["a"], made.values
+    write(TensorWriter, tmp_path / "d.hdf5", header, made)
     dataset = TensorFile(tmp_path / "d.hdf5")
     batch = dataset.read([1, 0], slice(None))
     assert torch.equal(batch.values, u[[1, 0]]) and torch.equal(batch.static["a"], a[[1, 0]])
     assert dataset.grid.same_as(grid) and dataset.times.tolist() == [0.0]
-    assert dataset.boundary == Boundary.all("value", 2, (0.0,))
+    assert dataset.boundary == walls
 
 
 @pytest.mark.parametrize(
@@ -234,15 +218,11 @@ def test_a_failed_write_leaves_nothing_and_an_existing_file_is_kept(tmp_path):
 
 
 def test_trajectories_that_do_not_fit_one_file_are_refused(tmp_path):
-    path, grid, times = tmp_path / "a.hdf5", Grid.cell_centred((4,)), torch.tensor([0.0, 1.0], dtype=torch.float64)
-    one, other = (
-        Trajectory(torch.zeros(2, 4, 1), ("u",), grid, times, PERIODIC, Conditions({"beta": b}), "advection")
-        for b in (1.0, 2.0)
-    )
+    path, varying = tmp_path / "a.hdf5", replace(HEADER, parameters={"beta": None})
     with pytest.raises(UserError, match="beta differs between trajectories"):
-        write_trajectories(path, [one, other], "pdebench-tensor")
-    with pytest.raises(UserError, match="trajectory 1 has another times"):
-        write_trajectories(path, [one, replace(one, times=2 * times)], "pdebench-tensor")
+        TensorWriter(path, varying, 2)
+    with pytest.raises(UserError, match="have other times than the file"):
+        write(TensorWriter, path, HEADER, batch_of(replace(HEADER, times=2 * HEADER.times), 2))
     with pytest.raises(UserError, match="no trajectories"):
-        write_trajectories(path, [], "pdebench-tensor")
+        TensorWriter(path, HEADER, 0)
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import assert_same, batch_of, header_of, write
 
-from ups.data.formats.pdegym.reader import LICENCE, GymFile, published_splits
+from ups.data.formats.pdegym.reader import LICENCE, GymFile
 from ups.data.formats.pdegym.writer import GymWriter
 from ups.data.inspect import describe, inspect_dataset
 from ups.data.open import open_dataset
@@ -157,20 +157,6 @@ def test_a_damaged_sample_is_named(tmp_path):
     dataset.read([0, 1, 3], slice(None))
     with pytest.raises(UserError, match=r"'/Sample_2/u' cannot be read .* the file is damaged"):
         dataset.read([2], slice(None))
-
-
-def test_published_splits_hold_the_last_trajectories_back(tmp_path):
-    published(tmp_path / "NS.nc", {"velocity": (400, 2, 2, 2, 2)})
-    dataset = GymFile(tmp_path / "NS.nc")
-    train, validation, test = published_splits(dataset)
-    assert (len(train), len(validation), len(test)) == (40, 120, 240)
-    assert torch.equal(test.read([239], slice(None)).values, dataset.read([399], slice(None)).values)
-    assert torch.equal(validation.read([0], slice(None)).values, dataset.read([40], slice(None)).values)
-    published(tmp_path / "RM.nc", {"solution": (240, 2, 5, 2, 2)})
-    assert [len(part) for part in published_splits(GymFile(tmp_path / "RM.nc"))] == [10, 100, 130]
-    published(tmp_path / "few.nc", {"velocity": (9, 2, 2, 2, 2)})
-    with pytest.raises(UserError, match="hold back 120 and 240 trajectories of 9"):
-        published_splits(GymFile(tmp_path / "few.nc"))
 
 
 @st.composite

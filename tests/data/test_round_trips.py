@@ -7,11 +7,11 @@ import torch
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from layout_cases import batch_of, header_of
 
-from ups.data.formats.header import header_of, trajectory
-from ups.data.formats.layouts import layout_of, named_layout, write_trajectories
+from ups.data.formats.layouts import layout_of, named_layout
 from ups.data.open import open_dataset
-from ups.fields import KINDS, Boundary, Conditions, Grid, Side, Trajectory
+from ups.fields import KINDS, Batch, Boundary, Grid, Header, Side
 
 # What each layout can hold: dimension, channels, static fields, whether it must be steady, whether parameters may vary.
 FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
@@ -89,89 +89,85 @@ def fields(draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype) -> torch
 
 
 @st.composite
-def trajectories(draw: st.DrawFn, layout: str) -> list[Trajectory]:
+def held(draw: st.DrawFn, layout: str) -> tuple[Header, Batch]:
+    """One to three trajectories and their header."""
     dimension, channels, static, steady, varying = draw(st.sampled_from(HELD[layout]))
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
     grid, boundary = grids(draw, dimension), boundaries(draw, dimension)
     times = increasing(draw, 1 if steady else draw(st.integers(1, 4)))
-    parameters = draw(st.dictionaries(names, finite, max_size=3))
-    task, licence = draw(st.sampled_from(["", "burgers", "my task"])), draw(st.text(max_size=8))
-    made = []
-    for _ in range(draw(st.integers(1, 3))):
-        own = {name: draw(finite) for name in parameters} if varying else parameters
-        made.append(
-            Trajectory(
-                values=fields(draw, (len(times), *grid.shape, len(channels)), dtype),
-                channels=channels,
-                space=grid,
-                times=times,
-                boundary=boundary,
-                conditions=Conditions(own, {name: fields(draw, grid.shape, dtype) for name in static}),
-                task=task,
-                licence=licence,
-            )
-        )
-    return made
+    count = draw(st.integers(1, 3))
+    one = draw(st.dictionaries(names, finite, max_size=3))
+    own = {name: [draw(finite) for _ in range(count)] if varying else [value] * count for name, value in one.items()}
+    header = Header(
+        task=draw(st.sampled_from(["", "burgers", "my task"])),
+        channels=channels,
+        grid=grid,
+        times=times,
+        boundary=boundary,
+        parameters={name: values[0] if len(set(values)) == 1 else None for name, values in own.items()},
+        static=static,
+        dtype=dtype,
+        licence=draw(st.text(max_size=8)),
+        test_at=named_layout(layout).test_at,
+    )
+    batch = Batch(
+        task=header.task,
+        values=fields(draw, (count, len(times), *grid.shape, len(channels)), dtype),
+        times=times.expand(count, -1),
+        grid=grid,
+        boundary=boundary,
+        parameters={name: torch.tensor(values, dtype=torch.float64) for name, values in own.items()},
+        static={name: fields(draw, (count, *grid.shape), dtype) for name in static},
+        ids=torch.arange(count),
+    )
+    return header, batch
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
 
 
-def assert_same(one: Trajectory, other: Trajectory) -> None:
-    assert same_bits(one.values, other.values) and one.channels == other.channels
-    assert isinstance(one.space, Grid) and isinstance(other.space, Grid) and one.space.same_as(other.space)
-    assert same_bits(one.times, other.times) and one.boundary == other.boundary
-    assert dict(one.conditions.parameters) == dict(other.conditions.parameters)
-    assert set(one.conditions.static) == set(other.conditions.static)
-    assert all(same_bits(field, other.conditions.static[name]) for name, field in one.conditions.static.items())
-    assert (one.task, one.licence) == (other.task, other.licence)
-
-
 @pytest.mark.parametrize("layout", HELD)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_a_layout_can_hold_comes_back_bit_for_bit(tmp_path_factory, layout, data):
-    made = data.draw(trajectories(layout))
-    assert named_layout(layout).loses(header_of(made)) == []
+    header, made = data.draw(held(layout))
+    assert named_layout(layout).loses(header) == []
     path = tmp_path_factory.mktemp("trip") / "file"
-    write_trajectories(path, made, layout)
+    with named_layout(layout).writer(path, header, len(made)) as writer:
+        writer.write(made)
     assert layout_of(path).name == layout
     dataset = open_dataset(path)
-    assert len(dataset) == len(made)
+    found = dataset.header
+    assert len(dataset) == len(made) and found.grid.same_as(header.grid) and same_bits(found.times, header.times)
+    assert (found.channels, found.boundary, found.static) == (header.channels, header.boundary, header.static)
+    assert (found.task, found.licence, found.test_at) == (header.task, header.licence, header.test_at)
     order = list(reversed(range(len(made))))
-    batch = dataset.read(order, slice(None))
-    for row, index in enumerate(order):
-        assert_same(trajectory(dataset.header, batch, row), made[index])
+    batch, expected = dataset.read(order, slice(None)), made.select(order)
+    assert same_bits(batch.values, expected.values) and same_bits(batch.times, expected.times)
+    assert dict(found.parameters) == dict(header.parameters) and set(batch.parameters) == set(expected.parameters)
+    assert all(values.tolist() == expected.parameters[name].tolist() for name, values in batch.parameters.items())
+    assert set(batch.static) == set(expected.static)
+    assert all(same_bits(field, expected.static[name]) for name, field in batch.static.items())
 
 
 # Strangers' readers: nothing but h5py and the published names.
 
 
-def written(path, layout, dimension, channels, static=(), samples=2, frames=3):
-    generator = torch.Generator().manual_seed(0)
-    grid = Grid.cell_centred((4,) * dimension)
-    made = [
-        Trajectory(
-            torch.randn(frames, *grid.shape, len(channels), generator=generator),
-            channels,
-            grid,
-            torch.arange(frames) * 0.5,
-            Boundary.all("periodic", dimension),
-            Conditions({"eta": 0.01}, {name: torch.randn(grid.shape, generator=generator) for name in static}),
-        )
-        for _ in range(samples)
-    ]
-    write_trajectories(path, made, layout)
+def written(path, layout, channels, static=()):
+    header = header_of((4, 4), channels=channels, times=torch.arange(3) * 0.5, static=static, parameters={"eta": 0.01})
+    made = batch_of(header, 2)
+    with named_layout(layout).writer(path, header, 2) as writer:
+        writer.write(made)
     return made
 
 
 def test_a_stranger_reads_our_cfd_files(tmp_path):
-    made = written(tmp_path / "a.hdf5", "pdebench-cfd", 2, FLUID[:4])
+    made = written(tmp_path / "a.hdf5", "pdebench-cfd", FLUID[:4])
     with h5py.File(tmp_path / "a.hdf5") as file:
         for channel, name in enumerate(FLUID[:4]):
             assert file[name].dtype == np.dtype("<f4") and file[name].chunks is None
-            assert np.array_equal(file[name][1], made[1].values[..., channel])
+            assert np.array_equal(file[name][1], made.values[1, ..., channel])
         assert np.allclose(file["x-coordinate"], [0.125, 0.375, 0.625, 0.875])
         assert file["y-coordinate"].dtype == np.dtype("<f4")
         assert np.allclose(file["t-coordinate"], [0, 0.5, 1, 1.5])  # one entry too many, as published
@@ -179,21 +175,21 @@ def test_a_stranger_reads_our_cfd_files(tmp_path):
 
 
 def test_a_stranger_reads_our_grouped_files(tmp_path):
-    made = written(tmp_path / "a.h5", "pdebench-grouped", 2, ("u", "v"))
+    made = written(tmp_path / "a.h5", "pdebench-grouped", ("u", "v"))
     with h5py.File(tmp_path / "a.h5") as file:
         assert sorted(file) == ["0000", "0001"]
-        for key, trajectory_ in zip(sorted(file), made, strict=True):
-            assert np.array_equal(file[key]["data"], trajectory_.values)
+        for key, values in zip(sorted(file), made.values, strict=True):
+            assert np.array_equal(file[key]["data"], values)
             assert np.allclose(file[key]["grid"]["y"], [0.125, 0.375, 0.625, 0.875])
             assert np.allclose(file[key]["grid"]["t"], [0, 0.5, 1])
             assert yaml.safe_load(file[key].attrs["config"]) == {"sim": {"eta": 0.01}}
 
 
 def test_a_stranger_reads_our_incompressible_files(tmp_path):
-    made = written(tmp_path / "a.h5", "pdebench-incompressible", 2, ("Vx", "Vy", "particles"), ("force_x", "force_y"))
+    made = written(tmp_path / "a.h5", "pdebench-incompressible", ("Vx", "Vy", "particles"), ("force_x", "force_y"))
     with h5py.File(tmp_path / "a.h5") as file:
         assert file["velocity"].shape == (2, 3, 4, 4, 2) and file["particles"].shape == (2, 3, 4, 4, 1)
-        assert np.array_equal(file["velocity"][1], made[1].values[..., :2])
-        assert np.array_equal(file["particles"][0], made[0].values[..., 2:])
-        assert np.array_equal(file["force"][1, ..., 1], made[1].conditions.static["force_y"])
+        assert np.array_equal(file["velocity"][1], made.values[1, ..., :2])
+        assert np.array_equal(file["particles"][0], made.values[0, ..., 2:])
+        assert np.array_equal(file["force"][1, ..., 1], made.static["force_y"][1])
         assert np.allclose(file["t"], [[0, 0.5, 1]] * 2) and file.attrs["latestIndex"] == 2

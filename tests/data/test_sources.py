@@ -10,19 +10,18 @@ import pytest
 import torch
 from layout_cases import header_of
 
-from ups.data.formats.header import Described
 from ups.data.generate.make import generate
 from ups.data.prepare import row_ranges
 from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.sources import _check_conditions, _read_through, family_seed, open_source
 from ups.equations import Advection, Burgers, KuramotoSivashinsky
 from ups.errors import UserError
-from ups.fields import Batch
+from ups.fields import Batch, Dataset
 from ups.pipeline.config import schema_of
 from ups.pipeline.data import _opened
 
 
-class Counted(Described):
+class Counted(Dataset):
     """Ten trajectories of 4 frames on 8 points with the given values of beta; counts what is read at once."""
 
     def __init__(self, beta: Sequence[float], stated: float | None) -> None:

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from ups.data.formats.header import trajectory
-from ups.data.formats.layouts import write_trajectories
 from ups.data.formats.pdebench.tensor import TensorFile
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
@@ -37,9 +35,6 @@ def test_the_first_tenth_is_the_test_set_and_the_next_is_for_validation(files):
 def test_data_of_ours_are_tested_at_the_end_that_their_layout_is(tmp_path, layout, tested):
     made = open_dataset(generate(Wave(points=32, frames=2, duration=0.02), 10, 0, tmp_path / "made", layout=layout))
     assert split(made).test.indices == tested
-    batch = made.read(range(10), slice(None))
-    write_trajectories(tmp_path / "written", [trajectory(made.header, batch, row) for row in range(10)], layout)
-    assert split(open_dataset(tmp_path / "written")).test.indices == tested
 
 
 def test_a_joined_dataset_is_split_file_by_file(files):

@@ -157,7 +157,7 @@ def test_media_have_the_stated_ranges():
 def test_the_series_of_a_function_is_exact_to_rounding():
     series = chebyshev.coefficients(lambda value: torch.exp(-3 * value), 50.0)
     values = torch.linspace(0, 50, 101, dtype=torch.float64)
-    (applied,) = chebyshev.apply((series,), lambda v: values * v, 50.0, torch.ones_like(values))
+    applied = chebyshev.apply(series, lambda v: values * v, 50.0, torch.ones_like(values))
     assert (applied - torch.exp(-3 * values)).abs().max() < 1e-12
 
 

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from ups.bench.ceilings import synchronise
 from ups.bench.tasks import DATA_SEED, Task
-from ups.data.formats.header import Described
 from ups.data.prepare.splits import check_disjoint
 from ups.data.prepare.statistics import statistics
 from ups.distributed.runtime.start import Runtime
 from ups.equations import Equation
 from ups.equations.schemes.marching import block_means
-from ups.fields import Batch, Grid, Header, TaskSpec
+from ups.fields import Batch, Dataset, Grid, Header, TaskSpec
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import read_all
 from ups.store.fields import FieldStore
@@ -35,7 +34,7 @@ _CELLS = 2**22
 """Points of them all: enough to fill a GPU, and a chunk takes seconds, so progress is seen."""
 
 
-class Held(Described):
+class Held(Dataset):
     """Trajectories in the host's memory, as a Dataset."""
 
     def __init__(self, header: Header, values: Float[Tensor, "N T *space C"], first_id: int) -> None:

@@ -44,7 +44,7 @@ def make(
       ups data make burgers --set nu=0.001 --points 1024 --frames 201 --count 1000 --out data
       ups data make advection --set beta=0.4 --format well --device cuda
     """
-    from ups.equations.catalogue import catalogue, described
+    from ups.equations.named import catalogue, described
 
     if listed:
         print(catalogue() if equation is None else described(equation))

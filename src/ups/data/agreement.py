@@ -8,7 +8,7 @@ from dataclasses import replace
 from ups.data.settings import TaskConfig
 from ups.data.tasks import task, task_from_mapping
 from ups.errors import UserError
-from ups.fields import AXES, Boundary, Header, TaskSpec
+from ups.fields import AXES, Boundary, Header, Side, TaskSpec
 
 
 def task_of(name: str, config: TaskConfig) -> TaskSpec:
@@ -115,19 +115,14 @@ def _time_step(name: str, header: Header) -> float:
     return dt
 
 
-def _sides(boundary: Boundary, channels: int) -> list[tuple[str, tuple[float, ...]]]:
-    """Kind and values of every side. None said are zeros, and some kinds have none."""
-    valued = ("value", "flux", "robin")
-    return [
-        (side.kind, (side.value or (0.0,) * channels) if side.kind in valued else ())
-        for pair in boundary.sides
-        for side in pair
-    ]
+def _sides(boundary: Boundary, channels: int) -> list[tuple[Side, Side]]:
+    """Every side with its values: none said are zeros, and some kinds have none."""
+
+    def full(side: Side) -> Side:
+        return Side(side.kind, (side.value or (0.0,) * channels) if side.kind in ("value", "flux", "robin") else ())
+
+    return [(full(lower), full(upper)) for lower, upper in boundary.sides]
 
 
-def _words(sides: Sequence[tuple[str, tuple[float, ...]]]) -> str:
-    def word(kind: str, values: tuple[float, ...]) -> str:
-        return f"{kind} {', '.join(f'{value:g}' for value in values)}" if any(values) else kind
-
-    pairs = zip(sides[::2], sides[1::2], strict=True)
-    return " × ".join("/".join(dict.fromkeys(word(*side) for side in pair)) for pair in pairs)
+def _words(sides: Sequence[tuple[Side, Side]]) -> str:
+    return " × ".join("/".join(dict.fromkeys(map(str, pair))) for pair in sides)

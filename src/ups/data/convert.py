@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 from ups.data.formats.layouts import LAYOUTS, named_layout
 from ups.data.prepare.row_ranges import batches, total_bytes
-from ups.durable import check_space
+from ups.durable import check_space, room_for
 from ups.errors import UserError
 from ups.fields import Dataset
 from ups.track.tick import Tick
@@ -23,14 +22,9 @@ def convert(dataset: Dataset, path: str | Path, layout: str, progress: Tick | No
     path, kind = Path(path), named_layout(layout)
     lost = kind.loses(dataset.header)
     check_space(path, total_bytes(dataset))
-    try:
-        with kind.writer(path, dataset.header, len(dataset)) as writer:
-            for batch in batches(dataset, len(dataset.times), progress, _PIECE_BYTES):
-                writer.write(batch)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UserError(f"{path}: the disk is full; free some space or choose another place") from error
+    with room_for(path, "or choose another place"), kind.writer(path, dataset.header, len(dataset)) as writer:
+        for batch in batches(dataset, len(dataset.times), progress, _PIECE_BYTES):
+            writer.write(batch)
     return lost
 
 

@@ -7,7 +7,6 @@ server calls this version of the file (its ETag) is kept beside the part, so tha
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import http.client
 import os
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from ups.data.published import PublishedFile
-from ups.durable import check_space, sync
+from ups.durable import check_space, room_for, sync
 from ups.errors import UserError
 from ups.locks import held
 from ups.track.tick import Tick
@@ -48,44 +47,35 @@ def fetch(file: PublishedFile, folder: str | Path, progress: Tick | None = None)
         return _kept(file, final)
     final.parent.mkdir(parents=True, exist_ok=True)
     part = final.with_name(f".{final.name}.part")
-    try:
-        with part.open("ab") as bytes_:
-            _alone(bytes_, part, final)
-            try:
-                if final.exists():  # another process has brought it in the meantime
-                    return _kept(file, final)
-                _receive(file, part, bytes_, progress or (lambda done, total: None))
-                bytes_.flush()
-                _check_content(file, part)
-            finally:
-                if part.exists() and part.stat().st_size == 0:
-                    _forget(part)
-            sync(part)
-            part.rename(final)
-            _version_file(part).unlink(missing_ok=True)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UserError(
-            f"{final}: the disk is full; free some space and start again, what has arrived is kept"
-        ) from error
+    with room_for(final, "and start again, what has arrived is kept"), part.open("ab") as bytes_:
+        if not held(bytes_, part):
+            raise UserError(f"{final} is being fetched by another process; wait for it")
+        bytes_.seek(0, os.SEEK_END)  # the holder before may have added to it since it was opened
+        try:
+            if final.exists():  # another process has brought it in the meantime
+                return _kept(file, final)
+            _receive(file, part, bytes_, progress or (lambda done, total: None))
+            bytes_.flush()
+            if (found := _other_checksum(file, part)) is not None:
+                _forget(part)
+                raise UserError(
+                    f"{file.url}: what arrived is not the published file ({found}, not {file.checksum}); it was "
+                    "removed, fetch it again"
+                )
+        finally:
+            if part.exists() and part.stat().st_size == 0:
+                _forget(part)
+        sync(part)
+        part.rename(final)
+        _version_file(part).unlink(missing_ok=True)
     sync(final.parent)
     return final
 
 
 def _kept(file: PublishedFile, final: Path) -> Path:
-    if file.checksum is not None and (found := _checksum(final, file.checksum)) != file.checksum:
+    if (found := _other_checksum(file, final)) is not None:
         raise UserError(f"{final} exists and is not the published file ({found}, not {file.checksum}); remove it")
     return final
-
-
-def _check_content(file: PublishedFile, part: Path) -> None:
-    if file.checksum is not None and (found := _checksum(part, file.checksum)) != file.checksum:
-        _forget(part)
-        raise UserError(
-            f"{file.url}: what arrived is not the published file ({found}, not {file.checksum}); it was removed, "
-            "fetch it again"
-        )
 
 
 def _receive(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick) -> None:
@@ -134,7 +124,9 @@ def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick) -> 
                 version.unlink(missing_ok=True)
             length = answer.headers.get("Content-Length")
             total = have + int(length) if length is not None else file.size or 0
-            _check_size(file, total, have, part)
+            if total and file.size is not None and total != file.size:
+                raise UserError(f"{file.url} has {total:,} bytes, the published file {file.size:,}; it is another file")
+            check_space(part.with_name(file.path.name), total - have)
             progress(have, total)
             while block := answer.read(_BLOCK):
                 bytes_.write(block)
@@ -163,19 +155,6 @@ def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick) -> 
         raise _Broken("the connection broke")
 
 
-def _check_size(file: PublishedFile, total: int, have: int, part: Path) -> None:
-    if total and file.size is not None and total != file.size:
-        raise UserError(f"{file.url} has {total:,} bytes, the published file {file.size:,}; it is another file")
-    check_space(part.with_name(file.path.name), total - have)
-
-
-def _alone(bytes_: IO[bytes], part: Path, final: Path) -> None:
-    """Hold the part until it is closed."""
-    if not held(bytes_, part):
-        raise UserError(f"{final} is being fetched by another process; wait for it")
-    bytes_.seek(0, os.SEEK_END)  # the holder before may have added to it since it was opened
-
-
 def _version_file(part: Path) -> Path:
     return part.with_name(f"{part.name}.version")
 
@@ -191,8 +170,11 @@ def _forget(part: Path) -> None:
     _version_file(part).unlink(missing_ok=True)
 
 
-def _checksum(path: Path, like: str) -> str:
-    """The file's checksum, of the same kind."""
-    kind = like.partition(":")[0]
-    with path.open("rb") as file:
-        return f"{kind}:{hashlib.file_digest(file, kind).hexdigest()}"
+def _other_checksum(file: PublishedFile, path: Path) -> str | None:
+    """The checksum of what lies at `path` if it is not that of the published file."""
+    if file.checksum is None:
+        return None
+    kind = file.checksum.partition(":")[0]
+    with path.open("rb") as content:
+        found = f"{kind}:{hashlib.file_digest(content, kind).hexdigest()}"
+    return None if found == file.checksum else found

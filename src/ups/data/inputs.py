@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ups.data.agreement import check_frames, check_parameters, check_test, settled, task_of
-from ups.data.generate.make import data_keys, is_made
+from ups.data.generate.make import data_keys, equation_header, is_made
 from ups.data.joined import Joined, Subset
 from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.sources import data_root, equations_of, family_seed, open_files
@@ -76,15 +76,7 @@ def _check_made(
 
 def _header(equation: Equation, spec: TaskSpec) -> Header:
     """What the equation's file will say. A task of another name than the equation's calls its fields its own way."""
-    header = Header(
-        task=equation.name,
-        channels=equation.channels,
-        grid=equation.grid,
-        times=equation.times,
-        boundary=equation.boundary,
-        parameters=equation.parameters,
-        static=equation.static,
-    )
+    header = equation_header(equation)
     if equation.name != spec.name and len(equation.channels) == len(spec.channels):
         return replace(header, task=spec.name, channels=spec.channel_names, static=spec.static)
     return header

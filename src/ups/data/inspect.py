@@ -14,7 +14,7 @@ from ups.data.formats.layouts import layout_of
 from ups.data.prepare.row_ranges import row_ranges
 from ups.data.prepare.splits import content_hash
 from ups.errors import UserError
-from ups.fields import AXES, Batch, Dataset, Side
+from ups.fields import AXES, Batch, Dataset
 
 CHUNK_BYTES = 1 << 26  # of one read: 64 MiB
 
@@ -48,7 +48,7 @@ def inspect_dataset(dataset: Dataset) -> dict[str, Any]:
         for name, p, extent in zip(names, grid.positions, grid.extent, strict=True)
     }
     for name, sides in zip(names, dataset.boundary.sides, strict=True):
-        axes[name]["sides"] = [_side(side) for side in sides]
+        axes[name]["sides"] = [str(side) for side in sides]
     space = dict(zip(names, grid.shape, strict=True))
     return {
         "task": dataset.task,
@@ -94,10 +94,6 @@ def _uneven(times: Float[Tensor, " T"]) -> list[str]:
 
 def _shortened(problems: list[str], most: int = 5) -> list[str]:
     return problems if len(problems) <= most else [*problems[:most], f"… and {len(problems) - most} more of this kind"]
-
-
-def _side(side: Side) -> str:
-    return f"{side.kind} {', '.join(f'{v:g}' for v in side.value)}" if any(side.value) else side.kind
 
 
 class _Range:

@@ -9,12 +9,11 @@ from itertools import accumulate
 
 import torch
 
-from ups.data.formats.header import Described, common
 from ups.errors import UserError
-from ups.fields import Batch, Dataset
+from ups.fields import Batch, Dataset, Header
 
 
-class Subset(Described):
+class Subset(Dataset):
     """Some trajectories of a dataset, in the given order. A batch's ids are positions in the subset."""
 
     def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
@@ -33,7 +32,7 @@ class Subset(Described):
         return replace(batch, ids=torch.tensor(list(indices), dtype=torch.int64))
 
 
-class Joined(Described):
+class Joined(Dataset):
     """Several datasets of one task on one grid and one set of times, end to end: e.g. the files of three β.
 
     Parameters stay those of each trajectory. A batch's ids are positions in the whole. Licences add up.
@@ -62,7 +61,7 @@ class Joined(Described):
                         f"dataset {number} of {first.task!r} has another {what} than the first; join equals"
                     )
         self.parts = tuple(parts)
-        self.header = common([part.header for part in parts])
+        self.header = _common([part.header for part in parts])
         self._starts = (0, *accumulate(len(part) for part in parts))
 
     def __len__(self) -> int:
@@ -93,3 +92,23 @@ class Joined(Described):
             forcings={k: torch.cat([b.forcings[k] for b in batches])[back] for k in first.forcings},
             mask=None if first.mask is None else torch.cat([b.mask for b in batches if b.mask is not None])[back],
         )
+
+
+def _common(headers: list[Header]) -> Header:
+    """The header of data put together: parameters that differ are said to, licences all hold, and only notes that are
+    true of every part stay; the key of generated data is of one file, so it never does.
+    """
+    first = headers[0]
+    if len(headers) == 1:
+        return first
+    parameters = {
+        name: value if all(other.parameters.get(name) == value for other in headers) else None
+        for name, value in first.parameters.items()
+    }
+    licences = dict.fromkeys(word for header in headers for word in header.licence.split("; ") if word)
+    notes = {
+        name: value
+        for name, value in first.notes.items()
+        if name != "key" and all(name in other.notes and other.notes[name] == value for other in headers)
+    }
+    return replace(first, parameters=parameters, licence="; ".join(licences), notes=notes)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ups.data.formats.layouts import layout_of
+from ups.data.formats.layouts import GYM, Layout, layout_of
 from ups.data.formats.pdegym.reader import holds_chunks
-from ups.data.formats.pdegym.writer import Gym
 from ups.data.joined import Joined
 from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
@@ -25,26 +24,21 @@ def open_dataset(path: str | Path, task: str | TaskSpec | None = None, **options
     that are asked for only.
     """
     path = Path(path)
-    if path.is_dir():
-        return _open_folder(path, task, options)
-    layout = layout_of(path)
-    _check_options(path, options, layout.options)
-    return layout.open(path, task, **options)
-
-
-def _open_folder(folder: Path, task: str | TaskSpec | None, options: dict[str, Any]) -> Dataset:
-    if holds_chunks(folder):
-        _check_options(folder, options, Gym.options)
-        return Gym.open(folder, task, **options)
-    files = sorted(path for path in folder.iterdir() if path.suffix in _DATA and not path.name.startswith("."))
+    if not path.is_dir():
+        return _opened(path, layout_of(path), task, options)
+    if holds_chunks(path):
+        return _opened(path, GYM, task, options)
+    files = sorted(file for file in path.iterdir() if file.suffix in _DATA and not file.name.startswith("."))
     if not files:
-        inside = (folder / "data").is_dir()
-        remedy = f"open one of {folder / 'data'}/{{train,valid,test}}" if inside else "check the path"
-        raise UserError(f"{folder} holds no data files ({', '.join(_DATA)}); {remedy}")
+        inside = (path / "data").is_dir()
+        remedy = f"open one of {path / 'data'}/{{train,valid,test}}" if inside else "check the path"
+        raise UserError(f"{path} holds no data files ({', '.join(_DATA)}); {remedy}")
     return Joined([open_dataset(file, task, **options) for file in files])
 
 
-def _check_options(path: Path, options: dict[str, Any], known: tuple[str, ...]) -> None:
+def _opened(path: Path, layout: Layout, task: str | TaskSpec | None, options: dict[str, Any]) -> Dataset:
     for name in options:
-        if name not in known:
-            raise UserError(f"{path}: option {name!r} does not apply to this file; options are {known or 'none'}")
+        if name not in layout.options:
+            known = layout.options or "none"
+            raise UserError(f"{path}: option {name!r} does not apply to this file; options are {known}")
+    return layout.open(path, task, **options)

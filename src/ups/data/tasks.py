@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ups.equations import Equation
 
 _Number = TypeVar("_Number", int, float)
+_Kind = TypeVar("_Kind", Channel, Invariant, Side)
 
 
 @cache
@@ -150,26 +151,25 @@ def _optional(mapping: Mapping[str, Any], key: str, where: str) -> float | None:
     return None if mapping.get(key) is None else _number(mapping[key], float, f"{where}: {key}")
 
 
-def _channel(entry: Any, where: str) -> Channel:
+def _entry(kind: type[_Kind], entry: Any, key: str, where: str, what: str, form: str) -> _Kind:
+    """What a name alone stands for, or what a mapping with the key and its other fields says."""
     if isinstance(entry, str):
-        return Channel(entry)
-    if not isinstance(entry, Mapping) or "name" not in entry:
-        raise UserError(f"{where}: channel {entry!r} is not understood; give a name or {{name, transform, vector}}")
-    _check_keys(entry, Channel, f"{where}, channel {entry['name']!r}")
-    if entry.get("transform", "identity") not in ("identity", "log"):
-        raise UserError(
-            f"{where}: transform of channel {entry['name']!r} is {entry['transform']!r}; use identity or log"
-        )
-    return Channel(**entry)
+        return kind(entry)  # pyright: ignore[reportArgumentType]  (Side refuses unknown kinds)
+    if not isinstance(entry, Mapping) or key not in entry:
+        raise UserError(f"{where}: {what} {entry!r} is not understood; give {form}")
+    _check_keys(entry, kind, f"{where}, {what} {entry[key]!r}")
+    return kind(**entry)
+
+
+def _channel(entry: Any, where: str) -> Channel:
+    channel = _entry(Channel, entry, "name", where, "channel", "a name or {name, transform, vector}")
+    if channel.transform not in ("identity", "log"):
+        raise UserError(f"{where}: transform of channel {channel.name!r} is {channel.transform!r}; use identity or log")
+    return channel
 
 
 def _invariant(entry: Any, where: str) -> Invariant:
-    if isinstance(entry, str):
-        return Invariant(entry)
-    if not isinstance(entry, Mapping) or "channel" not in entry:
-        raise UserError(f"{where}: invariant {entry!r} is not understood; give a channel or {{channel, tolerance}}")
-    _check_keys(entry, Invariant, f"{where}, invariant of {entry['channel']!r}")
-    return Invariant(**entry)
+    return _entry(Invariant, entry, "channel", where, "invariant", "a channel or {channel, tolerance}")
 
 
 def _boundary(value: Any, dimension: int, where: str) -> Boundary:
@@ -189,9 +189,6 @@ def _boundary(value: Any, dimension: int, where: str) -> Boundary:
 
 
 def _side(entry: Any, where: str) -> Side:
-    if isinstance(entry, str):
-        return Side(entry)  # pyright: ignore[reportArgumentType]  (Side refuses unknown kinds)
-    if not isinstance(entry, Mapping) or "kind" not in entry:
-        raise UserError(f"{where}: boundary side {entry!r} is not understood; give a kind or {{kind, value}}")
-    _check_keys(entry, Side, f"{where}, boundary side")
-    return Side(entry["kind"], tuple(float(v) for v in _list(entry.get("value", ()), f"{where}: boundary value")))
+    if isinstance(entry, Mapping) and "value" in entry:
+        entry = {**entry, "value": tuple(float(v) for v in _list(entry["value"], f"{where}: boundary value"))}
+    return _entry(Side, entry, "kind", where, "boundary side", "a kind or {kind, value}")

@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ups.data.formats.header import Described
 from ups.data.joined import Joined
 from ups.errors import UserError
 from ups.fields import Batch, Dataset, Grid
 
 
-class View(Described):
+class View(Dataset):
     """Every `space_stride`-th point along each axis and the first `frames` of every `frame_stride`-th frame.
 
     Points keep the positions they have: the first is the dataset's first, half a fine cell from the wall, not half a

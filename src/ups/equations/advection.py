@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Equation1D, solved_batch
+from ups.equations.base import Device, Equation1D, Solution, Static
 from ups.equations.initial import RandomWaves
 from ups.errors import UserError
-from ups.fields import Batch, Invariant
+from ups.fields import Invariant
 
 _FARTHEST = 1e6
 
@@ -37,6 +37,7 @@ class Advection(Equation1D):
     name: ClassVar[str] = "advection"
     title: ClassVar[str] = "Advection"
     formula: ClassVar[str] = "∂u/∂t + β ∂u/∂x = 0, periodic"
+    named: ClassVar[tuple[str, ...]] = ("beta",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,30 +58,19 @@ class Advection(Equation1D):
         return f"1D_Advection_Sols_beta{float(self.beta)}.hdf5"
 
     @property
-    def parameters(self) -> dict[str, float]:
-        return {"beta": float(self.beta)}
-
-    @property
     def invariants(self) -> tuple[Invariant, ...]:
         """The mean of point values is not quite constant: a kink of slope change J (where u₀ = |·|) moves it by up to
         J dx²/8 as it crosses a cell, and the worst draw has 16 kinks of J = 32π. Divided by the rms of 0.79: 254 dx².
         """
         return (Invariant("u", tolerance=254 / self.points**2),)
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         waves = RandomWaves.draw(seed, ids, device)
         positions = (self.grid.positions[0] - self.beta * times[:, None]).to(device)
         u = waves(positions.flatten()).reshape(len(ids), len(times), self.points, 1)
-        return solved_batch(self, ids, times, u)
+        return u, {}
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
         """−β ∂u/∂x by central differences: it sums to zero."""
         return (self.beta * state.shape[1] / 2) * (state.roll(1, 1) - state.roll(-1, 1))
 

@@ -11,9 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.schemes.marching import block_means
+from ups.equations.schemes.marching import block_means, march
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.fields import Batch, Boundary, Channel, Grid, Invariant, Kind, TaskSpec
+
+Device = torch.device | str
+Static = Mapping[str, Float[Tensor, "B *space"]]
+"""Static fields by their names."""
+Solution = tuple[Float[Tensor, "B T *space C"], Static]
 
 
 class Equation(Protocol):
@@ -47,11 +52,7 @@ class Equation(Protocol):
     def times(self) -> Float[Tensor, " T"]: ...
 
     def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
+        self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"] | None = None, device: Device = "cpu"
     ) -> Batch:
         """Trajectories `ids` of the family `seed` at `times` (the equation's own if none are given).
 
@@ -59,9 +60,7 @@ class Equation(Protocol):
         """
         ...
 
-    def rate(
-        self, state: Float[Tensor, "B *space C"], static: Mapping[str, Float[Tensor, "B *space"]]
-    ) -> Float[Tensor, "B *space C"]:
+    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
         """∂u/∂t as the state and the static fields have it, in a conservative discrete form on the state's own grid.
 
         What predictions are scored by: `balance` compares frames with its integral; of a steady equation it is the
@@ -79,12 +78,15 @@ class Equation(Protocol):
     def task(self) -> TaskSpec: ...
 
 
-class Equation1D(ABC):
-    """What equations of one changing field u on an interval have in common: frozen dataclasses derive from it.
+class Solved(ABC):
+    """What most equations have in common: frozen dataclasses derive from it, or from `Equation1D`.
 
-    Periodic, of length 1 and without invariants, unless the equation says otherwise. It has `points`, `frames` and
-    `duration` among its settings and says `name`, `title`, `formula`, `solver`, `published_name`, `parameters`, `roll`,
-    `solve`, `rate`.
+    One field u on equal cells of the unit interval, periodic, without static fields, unless the equation says
+    otherwise. It has `points`, `frames` and `duration` among its settings (a steady one only the first) and says
+    `name`, `title`, `formula`, `solver`, `published_name`, `solutions`, `rate` and `coarse`. All sides are of one kind,
+    `sides`, with the values `wall`. `conserved` are the channels whose means are kept, `named` the settings that are
+    parameters of the equation, `told` whether a model is told them; `latents` is the number of a model's latent points
+    along an axis, `vectors` names the vector that a channel is a component of.
     """
 
     name: ClassVar[str]
@@ -94,6 +96,16 @@ class Equation1D(ABC):
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False
     layout: ClassVar[str] = "pdebench-tensor"
+    dimension: ClassVar[int] = 1
+    interval: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    sides: ClassVar[Kind] = "periodic"
+    wall: ClassVar[tuple[float, ...]] = ()
+    conserved: ClassVar[tuple[str, ...]] = ()
+    named: ClassVar[tuple[str, ...]] = ()
+    latents: ClassVar[int] = 64
+    vectors: ClassVar[Mapping[str, str]] = {}
+    history: ClassVar[int] = 1
+    told: ClassVar[bool] = True
     points: int
     frames: int
     duration: float
@@ -102,20 +114,20 @@ class Equation1D(ABC):
         check_transient(self.name, self.points, self.frames, self.duration)
 
     @property
-    def extent(self) -> tuple[float, float]:
-        return (0.0, 1.0)
+    def extent(self) -> tuple[tuple[float, float], ...]:
+        return (self.interval,) * self.dimension
 
     @property
     def grid(self) -> Grid:
-        return Grid.cell_centred((self.points,), (self.extent,))
+        return Grid.cell_centred((self.points,) * self.dimension, self.extent)
 
     @property
     def boundary(self) -> Boundary:
-        return Boundary.all("periodic", 1)
+        return Boundary.all(self.sides, self.dimension, self.wall)
 
     @property
     def parameters(self) -> dict[str, float]:
-        return {}
+        return {name: float(getattr(self, name)) for name in self.named}
 
     @property
     def times(self) -> Float[Tensor, " T"]:
@@ -123,24 +135,56 @@ class Equation1D(ABC):
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
-        return ()
+        return tuple(Invariant(channel, tolerance=1e-5) for channel in self.conserved)
 
     def task(self) -> TaskSpec:
         return TaskSpec(
             name=self.name,
-            dimension=1,
-            channels=(Channel("u"),),
+            dimension=self.dimension,
+            channels=tuple(Channel(name, vector=self.vectors.get(name)) for name in self.channels),
             boundary=self.boundary,
-            latent_spacing=self.grid.lengths[0] / 64,
-            parameters=tuple(self.parameters),
-            dt=self.duration / (self.frames - 1),
+            latent_spacing=self.grid.lengths[0] / self.latents,
+            parameters=tuple(self.parameters) if self.told else (),
+            static=self.static,
+            history=self.history,
+            dt=None if self.steady else self.duration / (self.frames - 1),
+            steady=self.steady,
             invariants=self.invariants,
             source={"equation": self.name},
         )
 
     @abstractmethod
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
+        """Values at the times and the static fields of trajectories `ids`, each from (seed, index) alone."""
+
+    def solve(
+        self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"] | None = None, device: Device = "cpu"
+    ) -> Batch:
+        times = self.times if times is None else times
+        return solved_batch(self, ids, times, *self.solutions(seed, ids, times, device))
+
+    @abstractmethod
+    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]: ...
+    @abstractmethod
+    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]: ...
+    @property
+    @abstractmethod
+    def solver(self) -> str: ...
+    @property
+    @abstractmethod
+    def published_name(self) -> str: ...
+
+
+class Equation1D(Solved):
+    """What equations on an interval have in common. It says how to `advance`, or how to `roll` without that."""
+
+    def advance(self, state: Float[Tensor, "B X"], now: float, later: float, /) -> Float[Tensor, "B X"]:
+        """The later state on its own grid."""
+        raise NotImplementedError
+
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         """The solution started from u0 at t = 0, on u0's own grid."""
+        return torch.stack(list(march(self.name, u0, times, self.advance)), 1)
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X C"]:
         """The same trajectories from their first frame averaged to fewer points, as `roll` solves them there."""
@@ -184,7 +228,7 @@ def solved_batch(
     ids: Sequence[int],
     times: Float[Tensor, " T"],
     values: Float[Tensor, "B T *space C"],
-    static: dict[str, Float[Tensor, "B *space"]] | None = None,
+    static: Static | None = None,
 ) -> Batch:
     """Pack float64 solutions as the float32 batch that readers and writers pass around."""
     count, device = len(ids), values.device

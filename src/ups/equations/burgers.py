@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -12,13 +12,11 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Equation1D, solved_batch
+from ups.equations.base import Device, Equation1D, Solution, Static
 from ups.equations.initial import RandomWaves
 from ups.equations.schemes import finite_volume
 from ups.equations.schemes.exponential import ETDRK4
-from ups.equations.schemes.marching import march
 from ups.errors import UserError
-from ups.fields import Batch, Invariant
 
 _INTERNAL_POINTS = 1024
 _CELLS_PER_NU = 10
@@ -53,6 +51,8 @@ class Burgers(Equation1D):
     name: ClassVar[str] = "burgers"
     title: ClassVar[str] = "Burgers' equation"
     formula: ClassVar[str] = "∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x², periodic"
+    named: ClassVar[tuple[str, ...]] = ("nu",)
+    conserved: ClassVar[tuple[str, ...]] = ("u",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,14 +85,6 @@ class Burgers(Equation1D):
     def published_name(self) -> str:
         return f"1D_Burgers_Sols_Nu{float(self.nu)}.hdf5"
 
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"nu": float(self.nu)}
-
-    @property
-    def invariants(self) -> tuple[Invariant, ...]:
-        return (Invariant("u", tolerance=1e-5),)
-
     def step(self, u: Float[Tensor, "B X"], dt: float, steps: int = 1) -> Float[Tensor, "B X"]:
         """Steps of the method that fits u's own number of points; dt is taken as given.
 
@@ -114,17 +106,13 @@ class Burgers(Equation1D):
         shift = torch.exp(2 * half_derivative * mean * (dt * steps))
         return mean + torch.fft.irfft(spectrum * shift, n=n)
 
-    def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
-        """The solution started from u0 at t = 0, on u0's own grid."""
-        return torch.stack(list(march(self.name, u0, times, self._advance)), 1)
-
-    def _advance(self, u: Float[Tensor, "B X"], begin: float, end: float) -> Float[Tensor, "B X"]:
+    def advance(self, u: Float[Tensor, "B X"], now: float, later: float) -> Float[Tensor, "B X"]:
         """March over an interval in equal stable steps.
 
         The step follows from each trajectory's own largest speed, which never grows, rounded up to a power of 2 so
         that trajectories can march together: it does not depend on what else is in the batch.
         """
-        interval = round(end - begin, 12)  # so that equal intervals share their coefficients
+        interval = round(later - now, 12)  # so that equal intervals share their coefficients
         n = u.shape[-1]
         spectral = self.resolved_on(n)
         speed = (u - u.mean(-1, keepdim=True) if spectral else u).abs().amax(-1)
@@ -141,21 +129,14 @@ class Burgers(Equation1D):
             advanced[rows] = self.step(u[rows], interval / steps, steps)
         return advanced
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
         """−∂(u²/2)/∂x + (ν/π) ∂²u/∂x² by second-order fluxes through the faces: it sums to zero."""
         u, n = state[..., 0], state.shape[1]
         after = u.roll(-1, -1)
         flux = (u.square() + u * after + after.square()) / 6 - self.viscosity * n * (after - u)
         return (n * (flux.roll(1, -1) - flux))[..., None]
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         factor = self.refinement
         n = self.points * factor
         spectral = self.resolved_on(n)
@@ -167,7 +148,7 @@ class Burgers(Equation1D):
             averages = _windowed_means(rolled, self.points)[..., ::factor]
         else:
             averages = rolled.unflatten(-1, (self.points, factor)).mean(-1)
-        return solved_batch(self, ids, times, averages[..., None])
+        return averages[..., None], {}
 
 
 @lru_cache(maxsize=64)

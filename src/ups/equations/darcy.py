@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import solved_batch
+from ups.equations.base import Device, Solution, Solved, Static
 from ups.equations.schemes import chebyshev
 from ups.equations.schemes.marching import block_means, in_rows
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
+from ups.fields import Batch, Grid, Kind
 
 _BUMPS = 5
 _THRESHOLD = 1.857
@@ -30,7 +30,7 @@ _WAVES = 4
 
 
 @dataclass(frozen=True)
-class Darcy:
+class Darcy(Solved):
     """−∇·(a ∇u) = β on the unit square, u = 0 on its walls.
 
     Pressure u of a flow through a medium of two permeabilities, a ∈ {0.1, 1}: smooth, highest inside regions of low
@@ -60,10 +60,14 @@ class Darcy:
     name: ClassVar[str] = "darcy"
     title: ClassVar[str] = "Darcy flow"
     formula: ClassVar[str] = "−∇·(a ∇u) = β, u = 0 on the walls"
-    channels: ClassVar[tuple[str, ...]] = ("u",)
+    sides: ClassVar[Kind] = "value"
+    wall: ClassVar[tuple[float, ...]] = (0.0,)
+    named: ClassVar[tuple[str, ...]] = ("beta",)
     static: ClassVar[tuple[str, ...]] = ("a",)
     steady: ClassVar[bool] = True
-    layout: ClassVar[str] = "pdebench-tensor"
+    dimension: ClassVar[int] = 2
+    latents: ClassVar[int] = 16
+    told: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.points < 4:
@@ -84,36 +88,10 @@ class Darcy:
         return f"2D_DarcyFlow_beta{float(self.beta)}_Train.hdf5"
 
     @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points, self.points))
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("value", 2, (0.0,))
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"beta": float(self.beta)}
-
-    @property
     def times(self) -> Float[Tensor, " T"]:
         return torch.full((1,), 0.0 if self.target == "steady" else _TIME, dtype=torch.float64)
 
-    def task(self) -> TaskSpec:
-        return TaskSpec(
-            name=self.name,
-            dimension=2,
-            channels=(Channel("u"),),
-            boundary=self.boundary,
-            latent_spacing=1 / 16,
-            static=("a",),
-            steady=True,
-            source={"equation": self.name},
-        )
-
-    def rate(
-        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
-    ) -> Float[Tensor, "B X Y C"]:
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
         """The residual β + ∇·(a ∇u)."""
         return (self.beta - self.operator(static["a"].double(), state[..., 0].double()))[..., None]
 
@@ -130,7 +108,7 @@ class Darcy:
         """How much nearer zero is to the outer cells' centres than these are to each other."""
         return 2.0 if self.target == "steady" else 1.0
 
-    def permeability(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B X Y"]:
+    def permeability(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B X Y"]:
         """The media of the given samples at the cell centres; each depends on (seed, index) alone."""
         draws = uniforms(seed, ids, _ATTEMPTS * 3 * _BUMPS).to(device).reshape(len(ids), _ATTEMPTS, 3 * _BUMPS)
         lattice = Grid.cell_centred((_LATTICE,)).positions[0].to(device)
@@ -163,7 +141,7 @@ class Darcy:
             solved.append(_conjugate_gradients(media, sources, self._wall)[: _ROWS - missing])
         return torch.cat(solved)
 
-    def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B X Y"]:
+    def start(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B X Y"]:
         """Random starts of the transient: u₀ = level + δ Σ sin(2π k·x + φ), level ~ U(0.1, 10), δ ~ U(0.01, 0.2), over
         the waves k ∈ {1 … 4}², in one half of the samples times a box with the sides of the published windows.
         """
@@ -196,20 +174,13 @@ class Darcy:
 
         def decay(a: Tensor, u: Tensor) -> Tensor:
             ax, ay = _faces(a, -2, self._wall) * n**2, _faces(a, -1, self._wall) * n**2
-            return chebyshev.apply((series,), lambda v: _divergence(ax, ay, v), largest, u)[0]
+            return chebyshev.apply(series, lambda v: _divergence(ax, ay, v), largest, u)
 
         steady = self.steady_state(a)
         return steady + in_rows(decay, a.to(torch.float64), start.to(torch.float64) - steady)
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         """A steady solution has one frame; `times` only labels it."""
-        times = self.times if times is None else times
         if len(times) != 1:
             raise UserError(f"darcy is steady and has one frame, not {len(times)}; leave out the times")
         a = self.permeability(seed, ids, device)
@@ -217,7 +188,7 @@ class Darcy:
             u = self.steady_state(a)
         else:
             u = self.transient(a, self.start(seed, ids, device), float(times[0]))
-        return solved_batch(self, ids, times, u[:, None, :, :, None], {"a": a})
+        return u[:, None, :, :, None], {"a": a}
 
 
 def _bumps(draws: Float[Tensor, "*B 15"], x: Float[Tensor, " n"]) -> Float[Tensor, "*B n n"]:

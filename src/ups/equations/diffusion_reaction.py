@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.base import Device, Solution, Solved, Static
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
+from ups.fields import Batch, Kind
 
 _LENGTH = 2.0
 _STEP = 0.025
@@ -26,7 +26,7 @@ _SETTLED = 0.05
 
 
 @dataclass(frozen=True)
-class DiffusionReaction:
+class DiffusionReaction(Solved):
     """∂u/∂t = D_u ∇²u + u − u³ − k − v,  ∂v/∂t = D_v ∇²v + u − v on (−1, 1)², no flux through the walls.
 
     An activator u and its inhibitor v, started from independent white noise of variance 1 in every cell. The noise
@@ -53,13 +53,15 @@ class DiffusionReaction:
     name: ClassVar[str] = "diffusion_reaction"
     title: ClassVar[str] = "Diffusion-reaction (FitzHugh-Nagumo)"
     formula: ClassVar[str] = "∂u/∂t = D_u ∇²u + u − u³ − k − v, ∂v/∂t = D_v ∇²v + u − v, no flux through the walls"
+    sides: ClassVar[Kind] = "flux"
     channels: ClassVar[tuple[str, ...]] = ("u", "v")
-    static: ClassVar[tuple[str, ...]] = ()
-    steady: ClassVar[bool] = False
     layout: ClassVar[str] = "pdebench-grouped"
+    dimension: ClassVar[int] = 2
+    interval: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    told: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+        super().__post_init__()
         for setting in ("activator_diffusion", "inhibitor_diffusion"):
             value = getattr(self, setting)
             if not (0 < value < math.inf):
@@ -81,33 +83,10 @@ class DiffusionReaction:
         return "2D_diff-react_NA_NA.h5"
 
     @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points, self.points), ((-1.0, 1.0), (-1.0, 1.0)))
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("flux", 2)
-
-    @property
     def parameters(self) -> dict[str, float]:
         return {"Du": self.activator_diffusion, "Dv": self.inhibitor_diffusion, "k": self.k}
 
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return frame_times(self.frames, self.duration)
-
-    def task(self) -> TaskSpec:
-        return TaskSpec(
-            name=self.name,
-            dimension=2,
-            channels=(Channel("u"), Channel("v")),
-            boundary=self.boundary,
-            latent_spacing=1 / 32,
-            dt=self.duration / (self.frames - 1),
-            source={"equation": self.name},
-        )
-
-    def noise(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B X Y 2"]:
+    def noise(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B X Y 2"]:
         """The white noise that the given trajectories start from: Gaussian pairs by Box and Muller's formula."""
         draws = uniforms(seed, ids, 2 * self.points**2).to(device).unflatten(1, (2, self.points, self.points))
         return torch.view_as_real(torch.polar((-2 * torch.log1p(-draws[:, 0])).sqrt(), 2 * math.pi * draws[:, 1]))
@@ -147,9 +126,7 @@ class DiffusionReaction:
                 state = self.step(state, round((end - begin) / steps, 12), steps)
         return state
 
-    def rate(
-        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
-    ) -> Float[Tensor, "B X Y C"]:
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
         """Five-point diffusive fluxes, none through the walls, and the reaction."""
         u, v = state.unbind(-1)
         cells = (state.shape[1] / _LENGTH) ** 2
@@ -166,19 +143,12 @@ class DiffusionReaction:
         start, times = block_means(self.name, batch.values[:, 0].double(), points, (1, 2)), batch.times[0]
         return torch.stack(list(march(self.name, start, times, self._advance, began=float(times[0]))), 1)
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
 
         def frames(start: Tensor) -> Tensor:
             return torch.stack([state.to(torch.float32) for state in march(self.name, start, times, self._advance)], 1)
 
-        return solved_batch(self, ids, times, in_rows(frames, self.noise(seed, ids, device)))
+        return in_rows(frames, self.noise(seed, ids, device)), {}
 
 
 @lru_cache(maxsize=16)

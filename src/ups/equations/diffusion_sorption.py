@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Equation1D, solved_batch
-from ups.equations.schemes.marching import march
+from ups.equations.base import Device, Equation1D, Solution, Static
+from ups.equations.schemes.marching import doublings, growing_steps
 from ups.equations.schemes.tridiagonal import Tridiagonal
 from ups.equations.uniforms import uniforms
-from ups.fields import Batch, Boundary, Side
+from ups.fields import Boundary, Side
 
 _DIFFUSIVITY = 5e-4
 _POROSITY, _DENSITY, _CAPACITY, _EXPONENT = 0.29, 2880.0, 3.5e-4, 0.874
@@ -56,10 +56,7 @@ class DiffusionSorption(Equation1D):
     @property
     def refinement(self) -> int:
         """How many internal cells a stored cell has."""
-        factor = 1
-        while self.points * factor < _INTERNAL_POINTS:
-            factor *= 2
-        return factor
+        return doublings(self.points, _INTERNAL_POINTS)
 
     @property
     def solver(self) -> str:
@@ -89,30 +86,21 @@ class DiffusionSorption(Equation1D):
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         """The solution started from u0 at t = 0, on u0's own grid."""
-        return concentration(torch.stack(list(march(self.name, content(u0), times, self._advance)), 1))[0]
+        return concentration(super().roll(content(u0), times))[0]
 
-    def _advance(self, w: Float[Tensor, "B X"], begin: float, end: float) -> Float[Tensor, "B X"]:
+    def advance(self, w: Float[Tensor, "B X"], now: float, later: float) -> Float[Tensor, "B X"]:
+        """The later content w."""
         layer = 1 / (w.shape[-1] ** 2 * _DIFFUSIVITY)
-        now = begin
-        while now < end:
-            dt = min(_GROWTH * (now + layer), end - now)
+        for dt in growing_steps(now, later, lambda t: _GROWTH * (t + layer)):
             w = self.step(w, dt)
-            now = end if dt == end - now else now + dt
         return w
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         u0 = self.start(seed, ids).to(device)[:, None].repeat(1, self.points * self.refinement)
         rolled = self.roll(u0, times).unflatten(-1, (self.points, self.refinement)).mean(-1)
-        return solved_batch(self, ids, times, rolled[..., None])
+        return rolled[..., None], {}
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
         """D/R(u) ∂²u/∂x² by second-order fluxes through the faces and the walls: R(u) times it sums to what enters."""
         u = state[..., 0]
         retardation = 1 + _SORPTION * _EXPONENT * (u.clamp_min(0.0) + _OFFSET).pow(_EXPONENT - 1)

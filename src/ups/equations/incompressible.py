@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.equations import vorticity
-from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.base import Device, Solution, Solved, Static
 from ups.equations.schemes import staggered
-from ups.equations.schemes.marching import block_means, in_rows, march
+from ups.equations.schemes.marching import block_means, doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.fields import Batch, Kind
 
 _LARGEST_WAVE = 16
 _NUMBERS = 2 * (2 * _LARGEST_WAVE + 1) * (_LARGEST_WAVE + 1)  # that a random field takes
@@ -27,7 +27,7 @@ _LONGEST = 0.1  # between looks at the speeds: the force, three standard deviati
 
 
 @dataclass(frozen=True)
-class Incompressible:
+class Incompressible(Solved):
     """∂V/∂t + V·∇V = −∇p + ν ∇²V + f,  ∇·V = 0,  ∂m/∂t + ∇·(mV) = 0 on the unit square, V = 0 on its walls.
 
     A static random force f(x, y) stirs a flow V, and V stretches a density m of passive particles into ever thinner
@@ -54,13 +54,19 @@ class Incompressible:
     name: ClassVar[str] = "incompressible"
     title: ClassVar[str] = "Incompressible flow with particles"
     formula: ClassVar[str] = "∂V/∂t + V·∇V = −∇p + ν ∇²V + f, ∇·V = 0, ∂m/∂t + ∇·(mV) = 0, V = 0 on the walls"
+    sides: ClassVar[Kind] = "value"
+    wall: ClassVar[tuple[float, ...]] = (0.0, 0.0)  # of Vx and Vy
+    named: ClassVar[tuple[str, ...]] = ("nu",)
+    conserved: ClassVar[tuple[str, ...]] = ("particles",)
     channels: ClassVar[tuple[str, ...]] = ("Vx", "Vy", "particles")
     static: ClassVar[tuple[str, ...]] = ("force_x", "force_y")
-    steady: ClassVar[bool] = False
     layout: ClassVar[str] = "pdebench-incompressible"
+    vectors: ClassVar[Mapping[str, str]] = {"Vx": "V", "Vy": "V"}
+    dimension: ClassVar[int] = 2
+    latents: ClassVar[int] = 32
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+        super().__post_init__()
         if not (math.isfinite(self.nu) and self.nu > 0):
             raise UserError(f"incompressible: nu is {self.nu}; give a positive viscosity")
         if _points_needed(self.nu) > max(_MOST_POINTS, self.points):
@@ -72,10 +78,7 @@ class Incompressible:
     @property
     def refinement(self) -> int:
         """How many internal points a stored one has along each axis."""
-        factor = 1
-        while self.points * factor < _points_needed(self.nu):
-            factor *= 2
-        return factor
+        return doublings(self.points, _points_needed(self.nu))
 
     @property
     def solver(self) -> str:
@@ -89,45 +92,17 @@ class Incompressible:
     def published_name(self) -> str:
         return f"ns_incom_inhom_2d_{self.points}-0.h5"
 
-    @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points, self.points))
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("value", 2, (0.0, 0.0))  # of Vx and Vy
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"nu": float(self.nu)}
-
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return frame_times(self.frames, self.duration)
-
-    def task(self) -> TaskSpec:
-        return TaskSpec(
-            name=self.name,
-            dimension=2,
-            channels=(Channel("Vx", vector="V"), Channel("Vy", vector="V"), Channel("particles")),
-            boundary=self.boundary,
-            latent_spacing=1 / 32,
-            parameters=("nu",),
-            static=self.static,
-            dt=self.duration / (self.frames - 1),
-            invariants=(Invariant("particles", tolerance=1e-5),),
-            source={"equation": self.name},
-        )
-
-    def force(self, seed: int, ids: Sequence[int], n: int, device: torch.device | str = "cpu") -> Tensor:
+    def force(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Tensor:
         """f of the given trajectories at the centres of n × n cells: (B, 2, n, n)."""
         return random_fields(seed, ids, 2, _LARGEST_WAVE, _power_law(-1, 0.4), n, device)
 
-    def start(self, seed: int, ids: Sequence[int], n: int, device: torch.device | str = "cpu") -> Tensor:
+    def start(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Tensor:
         """V on the upper faces and particles in the middle of n × n cells at t = 0: (B, 3, n, n)."""
         v = random_fields(seed, ids, 2, _LARGEST_WAVE, _power_law(-3, 0.15), n, device, skip=2 * _NUMBERS)
         g = random_fields(seed, ids, 1, _LARGEST_WAVE, _power_law(-3, 1.0), n, device, skip=4 * _NUMBERS)
-        return torch.cat((in_rows(lambda drawn: staggered.at_rest_on_walls(_flow(drawn)), v), _particles(g)), 1)
+        return torch.cat(
+            (in_rows(lambda drawn: staggered.at_rest_on_walls(_flow(drawn)), v), 0.5 + 0.5 * torch.tanh(2 * g)), 1
+        )
 
     def _states(
         self, state: Float[Tensor, "B 3 n n"], force: Float[Tensor, "B 2 n n"], times: Float[Tensor, " T"]
@@ -159,9 +134,7 @@ class Incompressible:
         """
         return torch.stack([_in_cells(state) for state in self._states(start, force, times)], 1).movedim(2, -1)
 
-    def rate(
-        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
-    ) -> Float[Tensor, "B X Y C"]:
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
         """Central fluxes through the faces, none through the walls, of what is free of divergence in V and its change.
 
         From the centres to the faces and back are two averages: of second order, and less at the walls.
@@ -182,14 +155,7 @@ class Incompressible:
         start = torch.cat((_flow(fields[:, :2]), fields[:, 2:3]), 1)
         return self.roll(start, fields[:, 3:], batch.times[0] - batch.times[0, 0])
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement
 
         def frames(start: Tensor, force: Tensor) -> Tensor:
@@ -200,7 +166,7 @@ class Incompressible:
         force = self.force(seed, ids, n, device)
         values = in_rows(frames, self.start(seed, ids, n, device), force)
         force_x, force_y = in_rows(lambda f: cell_averages(f, self.points), force).unbind(1)
-        return solved_batch(self, ids, times, values, {"force_x": force_x, "force_y": force_y})
+        return values, {"force_x": force_x, "force_y": force_y}
 
 
 def _points_needed(nu: float) -> float:
@@ -211,10 +177,6 @@ def _points_needed(nu: float) -> float:
 def _flow(centres: Float[Tensor, "B 2 n n"]) -> Float[Tensor, "B 2 n n"]:
     """V on the faces, without divergence, of velocities in the cells."""
     return staggered.projected(staggered.at_faces(centres))[0]
-
-
-def _particles(g: Float[Tensor, "B 1 n n"]) -> Float[Tensor, "B 1 n n"]:
-    return 0.5 + 0.5 * torch.tanh(2 * g)
 
 
 def _in_cells(state: Float[Tensor, "B 3 n n"]) -> Float[Tensor, "B 3 n n"]:

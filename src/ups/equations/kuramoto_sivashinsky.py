@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Equation1D, solved_batch
+from ups.equations.base import Device, Equation1D, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
-from ups.equations.schemes.marching import march
+from ups.equations.schemes.marching import doublings
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Batch, Invariant
 
 _WAVES = 4
 _FINE = 3.0
@@ -51,6 +50,7 @@ class KuramotoSivashinsky(Equation1D):
     name: ClassVar[str] = "kuramoto_sivashinsky"
     title: ClassVar[str] = "Kuramoto-Sivashinsky equation"
     formula: ClassVar[str] = "∂u/∂t + u ∂u/∂x + ∂²u/∂x² + ∂⁴u/∂x⁴ = 0, periodic"
+    conserved: ClassVar[tuple[str, ...]] = ("u",)
     layout: ClassVar[str] = "well"
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class KuramotoSivashinsky(Equation1D):
 
     @property
     def solver(self) -> str:
-        n = self.points * self._refinement(self.points, _FINE)
+        n = self.points * doublings(self.points, _FINE * self.length)
         return f"pseudo-spectral ETDRK4 on {n} points, after {float(self.warm_up)} time units of warm-up"
 
     @property
@@ -73,15 +73,11 @@ class KuramotoSivashinsky(Equation1D):
         return f"kuramoto_sivashinsky_L{float(self.length)}.hdf5"
 
     @property
-    def extent(self) -> tuple[float, float]:
-        return (0.0, float(self.length))
-
-    @property
-    def invariants(self) -> tuple[Invariant, ...]:
-        return (Invariant("u", tolerance=1e-5),)
+    def extent(self) -> tuple[tuple[float, float], ...]:
+        return ((0.0, float(self.length)),)
 
     def start(
-        self, seed: int, ids: Sequence[int], x: Float[Tensor, " n"], device: torch.device | str = "cpu"
+        self, seed: int, ids: Sequence[int], x: Float[Tensor, " n"], device: Device = "cpu"
     ) -> Float[Tensor, "B n"]:
         """Σ A cos(2π m x/L + φ) over four waves: m = 1, then m ~ U{1 … L/2π}; A ~ U(0, 1), φ ~ U(0, 2π)."""
         draws = uniforms(seed, ids, 3 * _WAVES).to(device)
@@ -114,41 +110,26 @@ class KuramotoSivashinsky(Equation1D):
         A grid of less than 0.75 points a unit length holds only waves that grow, and nothing would stop them: u0 is
         interpolated to the next one that holds damped waves.
         """
-        factor = self._refinement(u0.shape[-1], _DAMPED)
+        factor = doublings(u0.shape[-1], _DAMPED * self.length)
         n = factor * u0.shape[-1]
-        states = march(self.name, _interpolated(u0, n), times, self._advance)
-        return torch.stack(list(states), 1)[..., ::factor]
+        return super().roll(_interpolated(u0, n), times)[..., ::factor]
 
-    def _advance(self, u: Float[Tensor, "B X"], begin: float, end: float) -> Float[Tensor, "B X"]:
-        interval = round(end - begin, 12)  # so that equal intervals share their coefficients
+    def advance(self, u: Float[Tensor, "B X"], now: float, later: float) -> Float[Tensor, "B X"]:
+        interval = round(later - now, 12)  # so that equal intervals share their coefficients
         steps = math.ceil(interval / _STEP)
         return self.step(u, interval / steps, steps)
 
-    def _refinement(self, points: int, density: float) -> int:
-        """How many times more points make `density` of them a unit length."""
-        factor = 1
-        while points * factor < density * self.length:
-            factor *= 2
-        return factor
-
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
-        factor = self._refinement(self.points, _FINE)
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
+        factor = doublings(self.points, _FINE * self.length)
         n = self.points * factor
         # Every stored point is an internal one.
         x = self.length * (0.5 / self.points + torch.arange(n, dtype=torch.float64) / n)
         u0 = self.start(seed, ids, x, device)
         if self.warm_up > 0:
-            u0 = self._advance(u0, 0.0, self.warm_up)
-        return solved_batch(self, ids, times, self.roll(u0, times)[..., ::factor, None])
+            u0 = self.advance(u0, 0.0, self.warm_up)
+        return self.roll(u0, times)[..., ::factor, None], {}
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
         """−∂(u²/2)/∂x − ∂²u/∂x² − ∂⁴u/∂x⁴ in Fourier space, where it sums to zero.
 
         Differences would be too coarse: at 2 points a unit length they are wrong by 8 % of ∂⁴ of the fastest wave.

@@ -1,49 +1,19 @@
-"""Equations by name, for the command line and for configurations."""
+"""Equations by name, for the command line and for configurations; each in a line, or with its whole description."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from ups.equations import (
-    Advection,
-    Burgers,
-    Compressible1D,
-    Compressible2D,
-    Darcy,
-    DiffusionReaction,
-    DiffusionSorption,
-    Equation,
-    GrayScott,
-    Incompressible,
-    KuramotoSivashinsky,
-    ReactionDiffusion,
-    ShallowWater,
-    Vorticity,
-    Wave,
-)
+from ups import equations
+from ups.equations import Equation
 from ups.errors import UserError
 
 EQUATIONS: dict[str, type[Equation]] = {
-    equation.name: equation
-    for equation in (
-        Advection,
-        Burgers,
-        Compressible1D,
-        Compressible2D,
-        Darcy,
-        DiffusionReaction,
-        DiffusionSorption,
-        GrayScott,
-        Incompressible,
-        KuramotoSivashinsky,
-        ReactionDiffusion,
-        ShallowWater,
-        Vorticity,
-        Wave,
-    )
+    kind.name: kind for kind in (getattr(equations, word) for word in equations.__all__) if hasattr(kind, "name")
 }
 
 
@@ -71,6 +41,38 @@ def named_equation(name: str, settings: Mapping[str, float | str]) -> Equation:
             raise UserError(f"{name}: {setting} is {value!r}; give a {'whole ' if whole else ''}number")
         given[setting] = int(value) if whole else float(value)
     return equation(**given)
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """An equation's settings and their values where none are given: values that work."""
+    equation = named_equation(name, {})
+    return {field.name: getattr(equation, field.name) for field in fields(equation)}  # pyright: ignore[reportArgumentType]
+
+
+def formula_of(name: str) -> str:
+    """The first paragraph of an equation's description: the equation itself."""
+    text = inspect.getdoc(EQUATIONS[name]) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def catalogue() -> str:
+    """All equations: name, formula, settings."""
+    lines = []
+    for name in EQUATIONS:
+        settings = " ".join(f"{key}={value}" for key, value in settings_of(name).items())
+        lines += [f"{name}", f"    {formula_of(name)}", f"    {settings}"]
+    return "\n".join(lines)
+
+
+def described(name: str) -> str:
+    """One equation in full: what it is, what solutions look like, when it fails, which values work."""
+    equation = named_equation(name, {})
+    settings = "\n".join(f"  --set {key}={value}" for key, value in settings_of(name).items())
+    return (
+        f"{name}: {inspect.getdoc(EQUATIONS[name])}\n\n"
+        f"Solver: {equation.solver}\nFile:   {equation.published_name} ({equation.layout})\n\n"
+        f"Settings and their values where none are given:\n{settings}"
+    )
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

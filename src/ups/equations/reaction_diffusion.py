@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -12,11 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Equation1D, solved_batch
+from ups.equations.base import Device, Equation1D, Solution, Static
 from ups.equations.initial import RandomWaves
-from ups.equations.schemes.marching import march
+from ups.equations.schemes.marching import doublings, growing_steps
 from ups.errors import UserError
-from ups.fields import Batch
 
 _INTERNAL_POINTS = 1024
 _LATTICE = 4096
@@ -51,6 +50,7 @@ class ReactionDiffusion(Equation1D):
     name: ClassVar[str] = "reaction_diffusion"
     title: ClassVar[str] = "Reaction-diffusion (Fisher-KPP)"
     formula: ClassVar[str] = "∂u/∂t = ν ∂²u/∂x² + ρu(1 − u), periodic"
+    named: ClassVar[tuple[str, ...]] = ("nu", "rho")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,10 +74,7 @@ class ReactionDiffusion(Equation1D):
     @property
     def refinement(self) -> int:
         """How many internal points a stored point has."""
-        factor = 1
-        while self.points * factor < _INTERNAL_POINTS:
-            factor *= 2
-        return factor
+        return doublings(self.points, _INTERNAL_POINTS)
 
     @property
     def solver(self) -> str:
@@ -87,12 +84,8 @@ class ReactionDiffusion(Equation1D):
     def published_name(self) -> str:
         return f"ReacDiff_Nu{float(self.nu)}_Rho{float(self.rho)}.hdf5"
 
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"nu": float(self.nu), "rho": float(self.rho)}
-
     def start(
-        self, seed: int, ids: Sequence[int], x: Float[Tensor, " n"], device: torch.device | str = "cpu"
+        self, seed: int, ids: Sequence[int], x: Float[Tensor, " n"], device: Device = "cpu"
     ) -> Float[Tensor, "B n"]:
         """u₀ = (w − min w)/(max w − min w) of the random waves w, in [0, 1] at every x.
 
@@ -115,33 +108,19 @@ class ReactionDiffusion(Equation1D):
         """The logistic curve through u, after dt."""
         return u / (u + (1 - u) * math.exp(-self.rho * dt))
 
-    def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
-        """The solution started from u0 at t = 0, on u0's own grid."""
-        return torch.stack(list(march(self.name, u0, times, self._advance)), 1)
-
-    def _advance(self, u: Float[Tensor, "B X"], begin: float, end: float) -> Float[Tensor, "B X"]:
+    def advance(self, u: Float[Tensor, "B X"], now: float, later: float) -> Float[Tensor, "B X"]:
         longest = _REACTION / self.rho if self.rho > 0 else math.inf
-        now = begin
-        while now < end:
-            dt = min(_GROWTH * (now + _LAYER / self.nu), longest, end - now)
+        for dt in growing_steps(now, later, lambda t: min(_GROWTH * (t + _LAYER / self.nu), longest)):
             u = self.step(u, dt)
-            now = end if dt == end - now else now + dt
         return u
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement
         x = 0.5 / self.points + torch.arange(n, dtype=torch.float64) / n  # every stored point is an internal one
         rolled = self.roll(self.start(seed, ids, x, device), times)
-        return solved_batch(self, ids, times, rolled[..., :: self.refinement, None])
+        return rolled[..., :: self.refinement, None], {}
 
-    def rate(self, state: Float[Tensor, "B X C"], static: Mapping[str, Float[Tensor, "B X"]]) -> Float[Tensor, "B X C"]:
+    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
         """ν ∂²u/∂x² by second-order fluxes through the faces, and ρ u (1 − u)."""
         diffusion = self.nu * state.shape[1] ** 2 * (state.roll(1, 1) + state.roll(-1, 1) - 2 * state)
         return diffusion + self.rho * state * (1 - state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.base import Device, Solution, Solved, Static
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
+from ups.fields import Batch, Kind
 
 _SOURCES = 6
 _LAYERS = 6
@@ -28,7 +28,7 @@ _FEWEST_POINTS = 256  # along an axis: ten to the width of the narrowest bump
 
 
 @dataclass(frozen=True)
-class Wave:
+class Wave(Solved):
     """∂²u/∂t² = c² ∇²u on the unit square, ∂u/∂t + c ∂u/∂n = 0 on its sides, at rest at t = 0, in a medium c(x, y).
 
     Bumps split into rings that bend in the medium, focus, in layers reflect, and leave through the sides. Two media:
@@ -58,13 +58,14 @@ class Wave:
     name: ClassVar[str] = "wave"
     title: ClassVar[str] = "Waves in a medium"
     formula: ClassVar[str] = "∂²u/∂t² = c² ∇²u, ∂u/∂t + c ∂u/∂n = 0 on the sides"
-    channels: ClassVar[tuple[str, ...]] = ("u",)
+    sides: ClassVar[Kind] = "open"
     static: ClassVar[tuple[str, ...]] = ("c",)
-    steady: ClassVar[bool] = False
     layout: ClassVar[str] = "pdegym"
+    history: ClassVar[int] = 2
+    dimension: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+        super().__post_init__()
         if self.medium not in _MEDIA:
             raise UserError(f"wave: medium is {self.medium!r}; use one of {', '.join(_MEDIA)}")
         if self.points < 32:
@@ -84,38 +85,7 @@ class Wave:
     def published_name(self) -> str:
         return f"Wave-{self.medium.capitalize()}.nc"
 
-    @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points, self.points))
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("open", 2)
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {}
-
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return frame_times(self.frames, self.duration)
-
-    def task(self) -> TaskSpec:
-        return TaskSpec(
-            name=self.name,
-            dimension=2,
-            channels=(Channel("u"),),
-            boundary=self.boundary,
-            latent_spacing=1 / 64,
-            static=("c",),
-            history=2,
-            dt=self.duration / (self.frames - 1),
-            source={"equation": self.name},
-        )
-
-    def start(
-        self, seed: int, ids: Sequence[int], n: int, device: torch.device | str = "cpu"
-    ) -> Float[Tensor, "B n n"]:
+    def start(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Float[Tensor, "B n n"]:
         """Two to six bumps at the centres of n × n cells."""
         draws = uniforms(seed, ids, 1 + 3 * _SOURCES).to(device)
         number = 2 + (5 * draws[:, 0]).floor()
@@ -124,9 +94,7 @@ class Wave:
         bumps = _bumps(1 / 6 + centre_x * 2 / 3, 1 / 6 + centre_y * 2 / 3, 0.039 + 0.117 * width, n)
         return (bumps * present[..., None, None]).sum(1)
 
-    def speed(
-        self, seed: int, ids: Sequence[int], n: int, device: torch.device | str = "cpu"
-    ) -> Float[Tensor, "B n n"]:
+    def speed(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Float[Tensor, "B n n"]:
         """The media of the given trajectories at the centres of n × n cells."""
         used = 1 + 3 * _SOURCES
         draws = uniforms(seed, ids, used + 1 + 4 * _LAYERS)[:, used:].to(device)
@@ -175,9 +143,7 @@ class Wave:
         around = whole[:, 2:, 1:-1] + whole[:, :-2, 1:-1] + whole[:, 1:-1, 2:] + whole[:, 1:-1, :-2]
         return (c * u.shape[-1]).square() * (around - 4 * u)
 
-    def rate(
-        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
-    ) -> Float[Tensor, "B X Y C"]:
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
         """One frame of u does not say how fast it moves."""
         raise UserError(
             "wave: ∂u/∂t does not follow from one frame of u, so frames have no balance; "
@@ -194,14 +160,7 @@ class Wave:
         )
         return self.roll(u, c, batch.times[0])[..., :1]
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement
 
         def frames(u: Tensor, c: Tensor, fastest: float) -> Tensor:
@@ -212,7 +171,7 @@ class Wave:
             return in_rows(partial(frames, fastest=fastest), u, c)
 
         u = _by_speed(in_batches, self.start(seed, ids, n, device), self.speed(seed, ids, n, device))
-        return solved_batch(self, ids, times, u[..., None], {"c": self.speed(seed, ids, self.points, device)})
+        return u[..., None], {"c": self.speed(seed, ids, self.points, device)}
 
 
 def _by_speed(solve: Callable[[Tensor, Tensor, float], Tensor], u: Tensor, c: Tensor) -> Float[Tensor, "B *out"]:

@@ -9,32 +9,17 @@ from __future__ import annotations
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
-from ups.data.generate.workers import worker_pool
+from ups.data.generate.workers import in_workers
 from ups.durable import write
-from ups.errors import UserError
 from ups.store import layout
-from ups.store.claim import Piece, explained, finish, planned
+from ups.store.claim import ArraySource, Piece, explained, finish, planned
 from ups.store.layout import Index, Shard, StoreDamaged, anew, little_endian, read_index, row_bytes
 from ups.track.tick import Tick
-
-
-class ArraySource(Protocol):
-    """Where an array's rows come from; only the rows asked for are made. With workers, it travels to them by pickle."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype: ...
-    def read(self, lo: int, hi: int) -> np.ndarray:
-        """Rows lo … hi − 1, of shape (hi − lo, ...); the same bytes each time it is asked."""
-        ...
 
 
 def build(
@@ -71,22 +56,8 @@ def write_pieces(
     """Write shards, in any order; each is whole under its name when it is given."""
     size = sum(piece.rows * row_bytes(arrays[piece.array].shape, arrays[piece.array].dtype.name) for piece in pieces)
     workers = min(workers, -(-size // layout.SHARD_BYTES))  # small arrays are written before a process has started
-    if workers <= 1:
-        for piece in pieces:
-            yield piece, write_shard(path, piece, arrays[piece.array])
-        return
-    pool = worker_pool(workers, _take_sources, arrays)
-    try:
-        futures = {pool.submit(_write_in_worker, path, piece): piece for piece in pieces}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool as error:
-        raise UserError(
-            f"the store at {path}: a worker process was killed, perhaps for want of memory; start again with fewer "
-            "workers: finished shards are kept"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    kept = f": finished shards are kept in {path}"
+    return in_workers(partial(write_shard, path, arrays), pieces, workers, kept)
 
 
 def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged) -> None:
@@ -99,7 +70,7 @@ def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged)
     for name, array in index.arrays.items() if index else ():
         for number, shard in enumerate(array.shards):
             if shard.file == damage.file:
-                again = write_shard(path, Piece(name, number, shard.first, shard.rows), arrays[name])
+                again = write_shard(path, arrays, Piece(name, number, shard.first, shard.rows))
                 if again != shard:
                     (path / again.file).unlink()
                     raise StoreDamaged(f"{damage.problem}, and its data have changed since", anew(path))
@@ -107,9 +78,9 @@ def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged)
     raise damage
 
 
-def write_shard(path: Path, piece: Piece, source: ArraySource) -> Shard:
+def write_shard(path: Path, arrays: Mapping[str, ArraySource], piece: Piece) -> Shard:
     """Make a shard's rows and write them: to a temporary name, synced, renamed."""
-    first, rows = piece.first, piece.rows
+    source, first, rows = arrays[piece.array], piece.first, piece.rows
     block = source.read(first, first + rows)
     if block.shape != (rows, *source.shape[1:]) or block.dtype != source.dtype:
         raise ValueError(
@@ -124,16 +95,3 @@ def write_shard(path: Path, piece: Piece, source: ArraySource) -> Shard:
         # Not the process's number alone: ranks in containers have the same ones.
         write(path / f"{stem}.{crc:08x}.bin", content, temporary=path / f"{stem}.{uuid.uuid4().hex[:12]}.tmp")
     return Shard(f"{stem}.{crc:08x}.bin", first, rows, len(content), crc)
-
-
-_sources: Mapping[str, ArraySource] = {}
-"""In a worker process: what its shards are made from."""
-
-
-def _take_sources(number: int, arrays: Mapping[str, ArraySource]) -> None:
-    global _sources
-    _sources = arrays
-
-
-def _write_in_worker(path: Path, piece: Piece) -> Shard:
-    return write_shard(path, piece, _sources[piece.array])

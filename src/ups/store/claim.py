@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from ups.durable import check_space, crc32_of, seal, write
+from ups.durable import check_space, seal, write
 from ups.errors import UserError
 from ups.locks import held
 from ups.store.layout import (
@@ -28,11 +28,11 @@ from ups.store.layout import (
     Shard,
     anew,
     check_array,
-    content_problem,
     plan,
     read_index,
     read_sealed,
     row_bytes,
+    shard_problem,
     size_problem,
     understood,
 )
@@ -43,13 +43,16 @@ Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 _INTERVAL = 0.1  # seconds between two looks at a store that another process builds
 
 
-class HasShape(Protocol):
-    """An array as far as planning goes."""
+class ArraySource(Protocol):
+    """Where an array's rows come from; only the rows asked for are made. With workers, it travels to them by pickle."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> np.dtype: ...
+    def read(self, lo: int, hi: int) -> np.ndarray:
+        """Rows lo … hi − 1, of shape (hi − lo, ...); the same bytes each time it is asked."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -78,21 +81,12 @@ class Plan:
 
     @property
     def total(self) -> int:
-        return sum(shape[0] * row_bytes(shape, dtype) for shape, dtype in self.shapes.values())
-
-    def index(self, written: Mapping[Piece, Shard]) -> Index:
-        """The store's index, once every missing shard is written."""
-        shards = {**self.finished, **{(piece.array, piece.number): shard for piece, shard in written.items()}}
-        arrays = {
-            name: ArrayLayout(dtype, shape, tuple(shards[place] for place in sorted(shards) if place[0] == name))
-            for name, (shape, dtype) in self.shapes.items()
-        }
-        return Index(self.key, arrays)
+        return _total(self.shapes)
 
 
 @contextmanager
 def planned(
-    path: Path, key: str, arrays: Mapping[str, HasShape], progress: Tick, *, rebuild: bool = False
+    path: Path, key: str, arrays: Mapping[str, ArraySource], progress: Tick, *, rebuild: bool = False
 ) -> Iterator[Plan]:
     """What is to be done to complete the store at `path`, which is ours alone meanwhile if it is anything."""
     shapes = {name: (tuple(source.shape), np.dtype(source.dtype).name) for name, source in arrays.items()}
@@ -112,7 +106,10 @@ def planned(
                 (path / PARTIAL).unlink(missing_ok=True)
             index = _ours(path, key, shapes)
             if index is None and not (path / PARTIAL).exists():
-                _claim(path, key, shapes)
+                for file in _shard_files(path):  # of an unknown key: none of them may end up in this store
+                    file.unlink()
+                described = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes.items()}
+                write(path / PARTIAL, seal({"key": key, "arrays": described}))
             todo = _plan(key, shapes, _shards_of(path, index) if index else _leftovers(path, shapes))
             check_space(path, todo.total - todo.done)
         yield todo
@@ -120,12 +117,20 @@ def planned(
 
 def finish(path: Path, todo: Plan, written: Mapping[Piece, Shard]) -> Index:
     """Write the index: from now on there is a store."""
-    index = todo.index(written)
+    shards = {**todo.finished, **{(piece.array, piece.number): shard for piece, shard in written.items()}}
+    arrays = {
+        name: ArrayLayout(dtype, shape, tuple(shards[place] for place in sorted(shards) if place[0] == name))
+        for name, (shape, dtype) in todo.shapes.items()
+    }
+    index = Index(todo.key, arrays)
     if written or not (path / INDEX).exists():
         with explained(path):
             if index != read_index(path):
                 write(path / INDEX, index.sealed())
-            _tidy(path, index)
+            kept = {shard.file for array in arrays.values() for shard in array.shards}
+            for file in [*_shard_files(path), path / PARTIAL]:  # what killed builds left behind
+                if file.name not in kept:
+                    file.unlink(missing_ok=True)
     return index
 
 
@@ -150,14 +155,6 @@ def _ours(path: Path, key: str, shapes: Shapes) -> Index | None:
     if held != dict(shapes):
         raise UserError(f"{path} holds {what} of the same key but other arrays or shapes; {anew(path)}")
     return index
-
-
-def _claim(path: Path, key: str, shapes: Shapes) -> None:
-    """Say whose unfinished build this is, before its first shard."""
-    for file in _shard_files(path):  # of an unknown key: none of them may end up in this store
-        file.unlink()
-    arrays = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes.items()}
-    write(path / PARTIAL, seal({"key": key, "arrays": arrays}))
 
 
 # Every shard of the store by (array, number), and whether its file is finished.
@@ -187,32 +184,23 @@ def _leftovers(path: Path, shapes: Shapes) -> _Found:
             found[name, number] = (Shard("", first, rows, rows * row_bytes(shape, dtype), 0), False)
             for file in sorted(path.glob(f"{name}.{number:05d}.{'[0-9a-f]' * 8}.bin")):
                 shard = replace(found[name, number][0], file=file.name, crc32=int(file.name.split(".")[2], 16))
-                if size_problem(path, shard) is None and content_problem(path, shard, crc32_of(file)) is None:
+                if shard_problem(path, shard) is None:
                     found[name, number] = (shard, True)
                     break
     return found
 
 
+def _total(shapes: Shapes) -> int:
+    return sum(shape[0] * row_bytes(shape, dtype) for shape, dtype in shapes.values())
+
+
 def _seen(path: Path, shapes: Shapes) -> tuple[int, int]:
     """Bytes that another process has written so far, and bytes in all."""
-    total = sum(shape[0] * row_bytes(shape, dtype) for shape, dtype in shapes.values())
-    sizes = (_size(file) for file in path.glob("*.bin"))
-    return min(total, sum(sizes)), total
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:  # removed since it was listed
-        return 0
-
-
-def _tidy(path: Path, index: Index) -> None:
-    """Remove what killed builds left behind."""
-    kept = {shard.file for array in index.arrays.values() for shard in array.shards}
-    for file in [*_shard_files(path), path / PARTIAL]:
-        if file.name not in kept:
-            file.unlink(missing_ok=True)
+    written = 0
+    for file in path.glob("*.bin"):
+        with suppress(FileNotFoundError):  # removed since it was listed
+            written += file.stat().st_size
+    return min(_total(shapes), written), _total(shapes)
 
 
 def _shard_files(path: Path) -> Iterable[Path]:

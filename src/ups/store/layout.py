@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.durable import seal, unseal
+from ups.durable import crc32_of, seal, unseal
 from ups.errors import UserError
 
 VERSION = 1
@@ -168,9 +168,16 @@ def size_problem(path: Path, shard: Shard) -> str | None:
     return None if size == shard.bytes else f"{file} has {size} bytes, should have {shard.bytes}"
 
 
-def content_problem(path: Path, shard: Shard, crc: int) -> str | None:
-    """What is wrong with a shard's bytes, or None."""
-    return None if crc == shard.crc32 else f"{path / shard.file} has checksum {crc:08x}, should have {shard.crc32:08x}"
+def shard_problem(path: Path, shard: Shard) -> str | None:
+    """What is wrong with a shard's file, of which every byte is read, or None."""
+    if problem := size_problem(path, shard):
+        return problem
+    file = path / shard.file
+    try:
+        crc = crc32_of(file)
+    except OSError as error:
+        return f"{file} cannot be read ({error.strerror or error})"
+    return None if crc == shard.crc32 else f"{file} has checksum {crc:08x}, should have {shard.crc32:08x}"
 
 
 def _array(content: dict[str, Any]) -> ArrayLayout:

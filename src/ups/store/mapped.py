@@ -12,16 +12,14 @@ import math
 import mmap
 import os
 import threading
-import zlib
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
 
-from ups.store.layout import REWRITE, ArrayLayout, Shard, StoreDamaged, content_problem, little_endian, size_problem
+from ups.store.layout import REWRITE, ArrayLayout, Shard, StoreDamaged, little_endian, shard_problem, size_problem
 
 _FIXED = 0x10  # MAP_FIXED, of Linux and macOS alike
-_CHUNK = 1 << 22
 _NOWHERE = 1 << 62  # a place beyond all numbers
 
 _map_file = ctypes.CDLL(None, use_errno=True).mmap
@@ -61,13 +59,10 @@ class Mapped:
     def _map(self, shard: Shard, address: int) -> None:
         if problem := size_problem(self._path, shard):
             raise StoreDamaged(problem, REWRITE, shard.file)
+        # Read, not mapped: pages that only the checksum needs do not count as this process's memory.
+        if problem := shard_problem(self._path, shard):
+            raise StoreDamaged(problem, f"remove this file and {REWRITE}", shard.file)
         with (self._path / shard.file).open("rb", buffering=0) as file:
-            # Read, not mapped: pages that only the checksum needs do not count as this process's memory.
-            crc = 0
-            while chunk := file.read(_CHUNK):
-                crc = zlib.crc32(chunk, crc)
-            if problem := content_problem(self._path, shard, crc):
-                raise StoreDamaged(problem, f"remove this file and {REWRITE}", shard.file)
             flags = mmap.MAP_SHARED | _FIXED
             found = _map_file(address, shard.bytes, mmap.PROT_READ, flags, file.fileno(), 0)
         if found != address:

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ups.distributed.runtime.start import Runtime
-from ups.store.build import ArraySource, build, write_pieces
-from ups.store.claim import Piece, Plan, finish, planned
+from ups.store.build import build, write_pieces
+from ups.store.claim import ArraySource, Piece, Plan, finish, planned
 from ups.store.layout import Shard
 from ups.track.tick import Tick
 

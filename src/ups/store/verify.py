@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ups.durable import crc32_of
 from ups.errors import UserError
-from ups.store.layout import INDEX, PARTIAL, SHARDS, Index, Shard, content_problem, read_index, size_problem
+from ups.store.layout import INDEX, PARTIAL, SHARDS, Index, read_index, shard_problem
 from ups.track.tick import Tick
 
 MEND = (
@@ -115,18 +114,9 @@ def _checked(path: Path, index: Index, count: Callable[[int], None]) -> CheckedS
     for name, array in index.arrays.items():
         problems = []
         for shard in array.shards:
-            if problem := _problem(path, shard):
+            if problem := shard_problem(path, shard):
                 problems.append(problem)
             count(shard.bytes)
         size = sum(shard.bytes for shard in array.shards)
         arrays.append(CheckedArray(name, array.dtype, array.shape, len(array.shards), size, tuple(problems)))
     return CheckedStore(str(path), tuple(arrays))
-
-
-def _problem(path: Path, shard: Shard) -> str | None:
-    if problem := size_problem(path, shard):
-        return problem
-    try:
-        return content_problem(path, shard, crc32_of(path / shard.file))
-    except OSError as error:
-        return f"{path / shard.file} cannot be read ({error.strerror or error})"

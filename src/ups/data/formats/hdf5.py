@@ -1,13 +1,10 @@
-"""HDF5 files, read lazily and written whole or not at all: what every layout of them shares."""
+"""What every layout of HDF5 files shares: opening them, and understanding their arrays."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import h5py
 import numpy as np
@@ -16,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.remote import is_remote, is_there, open_remote, read_bytes
-from ups.durable import sync
 from ups.errors import UserError
 from ups.fields import Grid
 
@@ -40,16 +36,24 @@ def open_file(path: Path) -> h5py.File:
         raise UserError(f"{path} is not HDF5 or is truncated ({error}); fetch or make it again") from error
 
 
-def holds(path: Path, what: Callable[[h5py.File], bool]) -> bool:
-    """Whether a file is HDF5 and `what` is true of it."""
-    if not is_hdf5(path):
-        return False
-    with open_file(path) as file:
-        return what(file)
+def holds(file: h5py.File, *names: str) -> bool:
+    """Whether a file has arrays of all these names."""
+    return all(isinstance(file.get(name), h5py.Dataset) for name in names)
 
 
 def precision(data: h5py.Dataset) -> torch.dtype:
     return torch.float64 if data.dtype.itemsize == 8 else torch.float32
+
+
+def stored_type(dtype: torch.dtype) -> str:
+    """What NumPy calls a precision as it lies in files."""
+    return "<f8" if dtype == torch.float64 else "<f4"
+
+
+def rounded(positions: Float[Tensor, " n"]) -> np.ndarray:
+    """float32 as published, unless neighbours would fall together."""
+    single = positions.cpu().numpy().astype("<f4")
+    return single if (np.diff(single) > 0).all() else positions.cpu().numpy().astype("<f8")
 
 
 def array(file: h5py.File | h5py.Group, name: str, path: Path) -> h5py.Dataset:
@@ -120,61 +124,3 @@ def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:
     for run in np.split(unique, np.flatnonzero(np.diff(unique) != 1) + 1):
         if len(run):
             yield int(run[0]), int(run[-1]) + 1
-
-
-def checked_rows(indices: Any, count: int, path: Path) -> np.ndarray:
-    rows = np.asarray(indices, dtype=np.int64).reshape(-1)
-    if len(rows) and (rows.min() < 0 or rows.max() >= count):
-        bad = rows.max() if rows.max() >= count else rows.min()
-        raise UserError(f"{path}: trajectory {bad} is not among the {count} of this file")
-    return rows
-
-
-def check_finite(values: Float[np.ndarray, "B ..."], rows: Int[np.ndarray, " B"], what: str, path: Path) -> None:
-    """Refuse NaN and infinities when they are read; `rows` are the samples' numbers in the file."""
-    finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
-    if not finite.all():
-        raise UserError(
-            f"{path}: sample {rows[~finite][0]} has NaN or infinite values in {what}; "
-            "remove the sample or make the file anew"
-        )
-
-
-class WholeFile:
-    """An HDF5 file being written: under a temporary name, synced and renamed when the `with` block ends well.
-
-    A file under its own name is always whole; an existing one is refused; after a failure nothing is left.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if path.exists():
-            raise UserError(f"{path} exists and is not overwritten; remove it or choose another path")
-        if not path.parent.is_dir():
-            raise UserError(f"{path}: the folder {path.parent} is not there; make it or choose another path")
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        self.file = h5py.File(self._temporary, "w")
-
-    def discard(self) -> None:
-        """Leave nothing of what was written."""
-        with suppress(OSError, RuntimeError):  # on a full disk closing fails too, which would hide the first failure
-            self.file.close()
-        self._temporary.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            return self.discard()
-        try:
-            self.file.flush()
-            self.file.close()
-            sync(self._temporary)
-            self._temporary.rename(self.path)
-        except BaseException:
-            self.discard()
-            raise
-        sync(self.path.parent)

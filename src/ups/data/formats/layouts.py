@@ -2,58 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from ups.data.formats.hdf5 import is_hdf5, open_file
-from ups.data.formats.header import batch_of, header_of
-from ups.data.formats.layout import Layout
-from ups.data.formats.pairs import Pairs
-from ups.data.formats.pdebench.cfd import CFD
-from ups.data.formats.pdebench.grouped import Grouped
-from ups.data.formats.pdebench.incompressible import Incompressible
-from ups.data.formats.pdebench.tensor import Tensor
-from ups.data.formats.pdegym.writer import Gym
-from ups.data.formats.well.writer import Well
-from ups.data.remote import is_there
+import h5py
+
+from ups.data.formats.hdf5 import holds, is_hdf5, open_file
+from ups.data.formats.pairs import PairsFile, PairsWriter
+from ups.data.formats.pdebench.cfd import CFDFile, CFDWriter, fields
+from ups.data.formats.pdebench.grouped import GroupedFile, GroupedWriter, begins_with_a_trajectory
+from ups.data.formats.pdebench.incompressible import IncompressibleFile, IncompressibleWriter
+from ups.data.formats.pdebench.tensor import TensorFile, TensorWriter
+from ups.data.formats.pdegym.reader import GymFile, is_gym
+from ups.data.formats.pdegym.writer import GymWriter
+from ups.data.formats.well.reader import WellFile, is_well
+from ups.data.formats.well.writer import WellWriter
+from ups.data.formats.writing import Writer
+from ups.data.remote import is_there, read_bytes
 from ups.errors import UserError
-from ups.fields import Trajectory
+from ups.fields import Dataset, Header
 
-LAYOUTS: tuple[type[Layout], ...] = (Tensor, CFD, Incompressible, Grouped, Well, Gym, Pairs)
+
+@dataclass(frozen=True)
+class Layout:
+    """One kind of file. `name` is what people type, `extension` what published files end with.
+
+    `open(path, task=None, **options)` gives a Dataset; `options` are the words it takes besides. `recognises` says
+    whether an HDF5 file's content (never its name) is of this layout. `test_at` is the end of such files that
+    publications test on, for data that do not say it themselves.
+    """
+
+    name: str
+    extension: str
+    open: Callable[..., Dataset]
+    writer: type[Writer]
+    recognises: Callable[[h5py.File], bool]
+    options: tuple[str, ...] = ()
+    test_at: Literal["first", "last"] = "first"
+
+    def loses(self, header: Header) -> list[str]:
+        """What of such data a file of this layout does not keep, in words; empty if it keeps all."""
+        kept = self.writer.kept(header)
+        lost = [f"static field {name}" for name in header.static if name not in kept.static]
+        lost += [f"forcing {name}" for name in header.forcings if name not in kept.forcings]
+        return lost + (["the mask"] if header.masked and not kept.masked else [])
+
+
+TENSOR = Layout("pdebench-tensor", ".hdf5", TensorFile, TensorWriter, lambda file: holds(file, "tensor"))
+CFD = Layout("pdebench-cfd", ".hdf5", CFDFile, CFDWriter, lambda file: holds(file, *fields(1)))
+INCOMPRESSIBLE = Layout(
+    "pdebench-incompressible",
+    ".h5",
+    IncompressibleFile,
+    IncompressibleWriter,
+    lambda file: holds(file, "velocity", "particles"),
+)
+GROUPED = Layout("pdebench-grouped", ".h5", GroupedFile, GroupedWriter, begins_with_a_trajectory, test_at="last")
+WELL = Layout("well", ".hdf5", WellFile, WellWriter, is_well)
+GYM = Layout("pdegym", ".nc", GymFile, GymWriter, is_gym, ("convention", "boundary"), "last")
+PAIRS = Layout("pairs", ".pt", PairsFile, PairsWriter, lambda file: False, ("convention", "parameters"))
+LAYOUTS = (TENSOR, CFD, INCOMPRESSIBLE, GROUPED, WELL, GYM, PAIRS)
 """In the order in which a file's content is compared with them."""
 
 
-def layout_of(path: Path) -> type[Layout]:
+def layout_of(path: Path) -> Layout:
     """The layout of a file, recognised by its content."""
     if not is_there(path):
         raise UserError(f"{path} is not there; check the path or make the data with `ups data make`")
-    held = ""
-    if is_hdf5(path):
-        with open_file(path) as file:
-            held = ", ".join(sorted(file)[:8]) or "nothing"
-    for layout in LAYOUTS:
-        if layout.recognises(path):
-            return layout
-    if held:
-        raise UserError(
-            f"{path} holds {held}; that is none of the layouts ups reads (such as 'tensor' with 'x-coordinate'): "
-            f"{', '.join(layout.name for layout in LAYOUTS)}; convert the file to one of them"
-        )
-    raise UserError(f"{path} is neither HDF5 nor .pt or .npz pairs, or it is damaged; check the file")
+    if not is_hdf5(path):
+        if read_bytes(path, 2).startswith((b"PK", b"\x80")):  # as zip archives and pickles begin
+            return PAIRS
+        raise UserError(f"{path} is neither HDF5 nor .pt or .npz pairs, or it is damaged; check the file")
+    with open_file(path) as file:
+        for layout in LAYOUTS:
+            if layout.recognises(file):
+                return layout
+        held = ", ".join(sorted(file)[:8]) or "nothing"
+    raise UserError(
+        f"{path} holds {held}; that is none of the layouts ups reads (such as 'tensor' with 'x-coordinate'): "
+        f"{', '.join(layout.name for layout in LAYOUTS)}; convert the file to one of them"
+    )
 
 
-def named_layout(name: str) -> type[Layout]:
+def named_layout(name: str) -> Layout:
     """The layout that people call so."""
     for layout in LAYOUTS:
         if layout.name == name:
             return layout
     raise UserError(f"there is no layout {name!r}; known: {', '.join(layout.name for layout in LAYOUTS)}")
-
-
-def write_trajectories(path: Path, trajectories: Sequence[Trajectory], layout: str) -> None:
-    """Write trajectories of one kind as one file: `write_trajectories(Path("a.hdf5"), solved, "pdebench-tensor")`."""
-    kind = named_layout(layout)
-    header = replace(header_of(trajectories), test_at=kind.test_at)
-    with kind.writer(path, header, len(trajectories)) as writer:
-        writer.write(batch_of(header, trajectories))

@@ -8,21 +8,19 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.formats.description import ATTRIBUTE, check_agrees, from_json, to_json
-from ups.data.formats.hdf5 import checked_rows
-from ups.data.formats.header import Described, keeping, named, rows_of
-from ups.data.formats.layout import Layout
+from ups.data.formats.reading import LazyFile, batch_from, named
+from ups.data.formats.writing import Writer, keeping
 from ups.data.remote import is_there, read_bytes
 from ups.data.tasks import task as registered_task
 from ups.durable import write
@@ -30,10 +28,9 @@ from ups.errors import UserError
 from ups.fields import Batch, Grid, Header, TaskSpec
 
 Convention = Literal["cell_centred", "nodal"]
-_PICKLE = b"\x80"
 
 
-class PairsFile(Described):
+class PairsFile(LazyFile):
     """Pairs x → y on the unit square as a steady Dataset: x is the task's static field, y its solution.
 
     x and y are (N, X, Y), (N, 1, X, Y) or (N, X, Y, 1); x may be boolean. Files of others do not say where their points
@@ -44,8 +41,8 @@ class PairsFile(Described):
     def __init__(
         self,
         path: str | Path,
-        convention: Convention | None = None,
         task: str | TaskSpec | None = None,
+        convention: Convention | None = None,
         parameters: Mapping[str, float] | None = None,
     ) -> None:
         self.path = Path(path)
@@ -57,44 +54,24 @@ class PairsFile(Described):
             raise UserError(f"{self.path} says itself where its points lie; leave out convention and parameters")
         else:
             header = named(from_json(str(text), self.path), task)
-        self._static_name = header.static[0]
         self._x = _fields(arrays, "x", self.path)
         self._y = _fields(arrays, "y", self.path)
         if self._x.shape != self._y.shape:
             raise UserError(
                 f"{self.path}: x has shape {tuple(self._x.shape)} and y {tuple(self._y.shape)}; they must agree"
             )
-        for name, values in (
-            (f"static field {self._static_name!r} (x)", self._x),
-            (f"channel {header.channels[0]!r} (y)", self._y),
-        ):
-            finite = torch.isfinite(values).flatten(1).all(1)
-            if not finite.all():
-                sample = int((~finite).nonzero()[0, 0])
-                raise UserError(f"{self.path}: sample {sample} has NaN or infinite values in {name}; remove the sample")
         shape = tuple(self._y.shape[1:])
         if text is None:
             grid = Grid.cell_centred(shape) if convention == "cell_centred" else Grid.nodal(shape)
             header = replace(header, grid=grid, dtype=self._y.dtype)
         else:
             check_agrees("y", shape, header.grid.shape, self.path)
-        self.header = header
+        self.header, self.count = header, len(self._y)
+        self.read(range(self.count), slice(None))  # refuses what is not finite
 
-    def __len__(self) -> int:
-        return len(self._y)
-
-    def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        rows = torch.from_numpy(checked_rows(list(indices), len(self), self.path))
-        return Batch(
-            task=self.task,
-            values=self._y[rows][:, None, ..., None][:, frames],
-            times=self.times[frames].expand(len(rows), -1),
-            grid=self.grid,
-            boundary=self.boundary,
-            parameters=rows_of(self.header, len(rows)),
-            static={self._static_name: self._x[rows]},
-            ids=rows,
-        )
+    def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
+        values = self._y[rows][:, None, ..., None][:, frames]
+        return batch_from(self.header, rows, frames, values.numpy(), {self.header.static[0]: self._x[rows].numpy()})
 
 
 def _understood(
@@ -173,16 +150,16 @@ def _fields(arrays: Mapping[str, Any], name: str, path: Path) -> Float[Tensor, "
     return values.to(torch.float64 if values.dtype == torch.float64 else torch.float32).contiguous()
 
 
-class PairsWriter:
+class PairsWriter(Writer):
     """Writes pairs as `.npz` if the path ends so, else as `.pt`; they are kept until the end, being read whole too."""
 
-    def __init__(self, path: str | Path, header: Header, count: int) -> None:
-        header = self.kept(header)
-        self.path, self.header, self.count = Path(path), header, count
-        if self.path.exists():
-            raise UserError(f"{path} exists and is not overwritten; remove it or choose another path")
-        held = (header.grid.dimension, len(header.channels), len(header.static), header.steady)
-        if held != (2, 1, 1, True) or count < 1:
+    @staticmethod
+    def kept(header: Header) -> Header:
+        return keeping(header, static=True)
+
+    def refuse(self, path: Path) -> None:
+        header = self.header
+        if (header.grid.dimension, len(header.channels), len(header.static), header.steady) != (2, 1, 1, True):
             raise UserError(
                 f"{path}: pairs are at least one steady field in two dimensions that depends on one static field; "
                 "choose another layout"
@@ -192,30 +169,11 @@ class PairsWriter:
             raise UserError(f"{path}: pairs have no place for {varying[0]}, which differs between them; drop it")
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
-    @staticmethod
-    def kept(header: Header) -> Header:
-        return keeping(header, static=True)
-
-    def write(self, batch: Batch) -> None:
-        x, y = batch.static[self.header.static[0]].cpu(), batch.values[:, 0, ..., 0].cpu()
-        if tuple(y.shape[1:]) != self.header.grid.shape or x.shape != y.shape:
-            raise UserError(f"{self.path}: pairs of shape {tuple(y.shape[1:])} do not fit {self.header.grid.shape}")
-        for name, values in (("x", x), ("y", y)):
-            if not torch.isfinite(values).all():
-                raise UserError(f"{self.path}: {name} has NaN or infinite values; remove those samples")
+    def put(self, start: int, batch: Batch) -> None:
+        x, y = batch.static[self.header.static[0]], batch.values[:, 0, ..., 0]
         self._pairs.append((x.to(self.header.dtype), y.to(self.header.dtype)))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            return
-        given = sum(len(y) for _, y in self._pairs)
-        if given != self.count:
-            raise UserError(f"{self.path}: {given} of the {self.count} trajectories announced were given")
+    def finish(self) -> None:
         x, y = (torch.cat(column) for column in zip(*self._pairs, strict=True))
         text, content = to_json(self.header), io.BytesIO()
         if self.path.suffix == ".npz":
@@ -224,20 +182,5 @@ class PairsWriter:
             torch.save({"x": x, "y": y, ATTRIBUTE: text}, content)
         write(self.path, content.getvalue())
 
-
-def _open(path: Path, task: str | TaskSpec | None = None, **options: Any) -> PairsFile:
-    return PairsFile(path, task=task, **options)
-
-
-class Pairs(Layout):
-    """One steady field of one other, in one file that is read whole."""
-
-    name = "pairs"
-    extension = ".pt"
-    options = ("convention", "parameters")
-    writer = PairsWriter
-    open = _open
-
-    @staticmethod
-    def recognises(path: Path) -> bool:
-        return read_bytes(path, 2).startswith((b"PK", _PICKLE))
+    def discard(self) -> None:
+        self._pairs.clear()

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.data.generate.workers import worker_pool
+from ups.data.generate.workers import in_workers
 from ups.durable import sync
 from ups.equations import Equation
 from ups.errors import UserError
@@ -121,7 +121,9 @@ class Chunks:
         devices = gpus(self.device) if self.device != "cpu" else ["cpu"] * workers
         devices = devices[: len(missing)]
         if len(devices) > 1:
-            yield from self._make_in_workers(missing, devices)
+            kept = f": finished parts are kept in {self.folder}"
+            made = in_workers(self._make_here, missing, len(devices), kept, _choose_device, devices)
+            yield from (chunk for chunk, _ in made)
         elif devices and devices[0] == "cpu":
             threads = torch.get_num_threads()
             torch.set_num_threads(1)
@@ -133,14 +135,8 @@ class Chunks:
         elif devices:
             yield from self._make_on_gpu(missing, devices[0])
 
-    def _make_in_workers(self, missing: Sequence[int], devices: Sequence[str]) -> Iterator[int]:
-        pool = worker_pool(len(devices), _choose_device, devices)
-        try:
-            futures = [pool.submit(_make_here, self, chunk) for chunk in missing]
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    def _make_here(self, chunk: int) -> int:
+        return self.save(chunk, self.solve(chunk, _worker_device))
 
     def _make_on_gpu(self, missing: Sequence[int], device: str) -> Iterator[int]:
         """While the GPU solves a chunk, a thread copies and saves the one before."""
@@ -184,7 +180,3 @@ _worker_device = "cpu"
 def _choose_device(number: int, devices: Sequence[str]) -> None:
     global _worker_device
     _worker_device = devices[number]
-
-
-def _make_here(chunks: Chunks, chunk: int) -> int:
-    return chunks.save(chunk, chunks.solve(chunk, _worker_device))

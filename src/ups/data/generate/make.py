@@ -8,22 +8,21 @@ in the last digits: the data's key says which made them, and the data of either 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import itertools
 import json
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from ups.data.formats.layout import Layout, Writer
-from ups.data.formats.layouts import named_layout
+from ups.data.formats.layouts import Layout, named_layout
+from ups.data.formats.writing import Writer
 from ups.data.generate.chunks import Chunks, gpus
 from ups.data.open import open_dataset
-from ups.durable import check_space, sync
+from ups.durable import check_space, room_for, sync
 from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Batch, Header
@@ -66,25 +65,17 @@ def generate(
         progress(count, count)
         return path
     chunks = Chunks(equation, seed, count, device, folders[key])
-    _check_space(path, chunks)
+    # The chunks still to make and the final file lie on the disk together.
+    fields = len(equation.times) * len(equation.channels) + len(equation.static)
+    missing = count - sum(chunks.held(chunk) for chunk in chunks.finished())
+    check_space(path, 4 * fields * math.prod(equation.grid.shape) * (count + missing) + 2**20)
     with _alone(path):
         if is_made(path, keys.values()):  # by another process in the meantime
             progress(count, count)
             return path
         chunks.folder.mkdir(exist_ok=True)
-        try:
+        with room_for(path, "and start again, finished parts are kept"):
             whole = _make(chunks, kind, key, workers, path.name, progress)
-        except BrokenProcessPool as error:
-            raise UserError(
-                f"{path}: a worker process was killed, perhaps for want of memory; start again with fewer workers, "
-                "finished parts are kept"
-            ) from error
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise UserError(
-                f"{path}: the disk is full; free some space and start again, finished parts are kept"
-            ) from error
         if path.exists():
             raise UserError(f"{path} came into being while the data were made; remove it and start again")
         whole.rename(path)
@@ -123,7 +114,7 @@ def data_keys(equation: Equation, count: int, seed: int, layout: str = "") -> di
     return {device: data_key(equation, count, seed, layout, device) for device in ("cpu", "cuda")}
 
 
-def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str, progress: Tick) -> Path:
+def _make(chunks: Chunks, kind: Layout, key: str, workers: int, name: str, progress: Tick) -> Path:
     """The whole data in the chunks' folder, under their final name."""
     whole = chunks.folder / name
     for left in (whole, *chunks.folder.glob("*.tmp"), *chunks.folder.glob(".*.tmp")):
@@ -132,46 +123,42 @@ def _make(chunks: Chunks, kind: type[Layout], key: str, workers: int, name: str,
     missing = sorted(set(range(len(chunks))) - set(finished))
     done = sum(chunks.held(chunk) for chunk in finished)
     progress(done, chunks.count)
-
-    def reported() -> Iterator[int]:
-        nonlocal done
-        for chunk in chunks.make(missing, workers):
-            done += chunks.held(chunk)
-            progress(done, chunks.count)
-            yield chunk
-
-    def writer(first: Batch) -> Writer:
-        return kind.writer(whole, _header(chunks, kind, first, key), chunks.count)
-
-    _write_in_order(chunks, itertools.chain(finished, reported()), writer)
-    return whole
-
-
-def _write_in_order(chunks: Chunks, made: Iterable[int], open_writer: Callable[[Batch], Writer]) -> None:
-    """Write each chunk as soon as it and all before it are made."""
-    waiting: set[int] = set()
-    following = 0
+    waiting, following = set(finished), 0
     with ExitStack() as stack:
         writer: Writer | None = None
-        for chunk in made:
-            waiting.add(chunk)
+        # A chunk is written as soon as it and all before it are made; None: before the first of them.
+        for made in itertools.chain([None], chunks.make(missing, workers)):
+            if made is not None:
+                waiting.add(made)
+                done += chunks.held(made)
+                progress(done, chunks.count)
             while following in waiting:
                 batch = chunks.read(following)
                 if writer is None:
-                    writer = stack.enter_context(open_writer(batch))
+                    header = _header(chunks, kind, batch, key)
+                    writer = stack.enter_context(kind.writer(whole, header, chunks.count))
                 writer.write(batch)
-                waiting.remove(following)
                 following += 1
+    return whole
 
 
-def _header(chunks: Chunks, kind: type[Layout], first: Batch, key: str) -> Header:
-    equation = chunks.equation
+def equation_header(equation: Equation) -> Header:
+    """What the equation's file says at least."""
     return Header(
         task=equation.name,
         channels=equation.channels,
         grid=equation.grid,
         times=equation.times,
         boundary=equation.boundary,
+        parameters=equation.parameters,
+        static=equation.static,
+    )
+
+
+def _header(chunks: Chunks, kind: Layout, first: Batch, key: str) -> Header:
+    equation = chunks.equation
+    return replace(
+        equation_header(equation),
         parameters={name: equation.parameters.get(name) for name in first.parameters},
         static=tuple(first.static),
         forcings={name: field.dim() == first.values.dim() - 1 for name, field in first.forcings.items()},
@@ -202,15 +189,6 @@ def is_made(path: Path, keys: Collection[str]) -> bool:
             "remove it or choose another path"
         )
     return True
-
-
-def _check_space(path: Path, chunks: Chunks) -> None:
-    """The chunks still to make and the final file lie on the disk together."""
-    equation = chunks.equation
-    fields = len(equation.times) * len(equation.channels) + len(equation.static)
-    missing = chunks.count - sum(chunks.held(chunk) for chunk in chunks.finished())
-    needed = 4 * fields * math.prod(equation.grid.shape) * (chunks.count + missing) + 2**20
-    check_space(path, needed)
 
 
 @contextmanager

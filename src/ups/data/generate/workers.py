@@ -17,12 +17,42 @@ import torch
 from ups.config.plugins import load_plugins, loaded_plugins
 from ups.errors import UserError
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-def worker_pool(workers: int, setup: Callable[..., None] | None = None, *arguments: Any) -> ProcessPoolExecutor:
-    """A pool whose processes call `setup(number, *arguments)` first, each with a number of its own from 0.
 
-    A script that uses it must do so under `if __name__ == "__main__"`.
+def in_workers(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    workers: int,
+    kept: str = "",
+    setup: Callable[..., None] | None = None,
+    *arguments: Any,
+) -> Iterator[tuple[Item, Result]]:
+    """`work` of each item: in this process, or in several and then in any order.
+
+    Several call `setup(number, *arguments)` first, each with a number of its own from 0; a script that uses them must
+    do so under `if __name__ == "__main__"`. When one is killed, `kept` says what is not lost.
     """
+    if workers <= 1:
+        for item in items:
+            yield item, work(item)
+        return
+    pool = _pool(workers, setup, arguments)
+    try:
+        futures = {pool.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a worker process was killed, perhaps for want of memory; start again with fewer (data.workers, --workers)"
+            f"{kept}"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _pool(workers: int, setup: Callable[..., None] | None, arguments: tuple[Any, ...]) -> ProcessPoolExecutor:
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
@@ -40,29 +70,6 @@ def worker_pool(workers: int, setup: Callable[..., None] | None = None, *argumen
     return ProcessPoolExecutor(
         workers, mp_context=context, initializer=_start_worker, initargs=(numbers, loaded_plugins(), setup, arguments)
     )
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-def in_workers(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[tuple[Item, Result]]:
-    """`work` of each item: in this process, or in several and then in any order."""
-    if workers <= 1:
-        for item in items:
-            yield item, work(item)
-        return
-    pool = worker_pool(workers)
-    try:
-        futures = {pool.submit(work, item): item for item in items}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool as error:
-        raise UserError(
-            "a worker process was killed, perhaps for want of memory; start again with fewer (data.workers, --workers)"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def all_cores() -> int:

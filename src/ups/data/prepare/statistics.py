@@ -52,8 +52,9 @@ class Statistics:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Statistics:
         def scales(entries: Mapping[str, Any]) -> dict[str, Scale]:
+            pairs = {name: e.get("range") and (e["range"][0], e["range"][1]) for name, e in entries.items()}
             return {
-                name: Scale(e["mean"], e["std"], e["rms"], tuple(e.get("differences", ())), _pair(e.get("range")))
+                name: Scale(e["mean"], e["std"], e["rms"], tuple(e.get("differences", ())), pairs[name])
                 for name, e in entries.items()
             }
 
@@ -67,50 +68,13 @@ class Statistics:
         )
 
 
-class _Sums:
-    """Per-trajectory moments of one field. Each trajectory is summed alone and the sums are added exactly (fsum), so
-    neither chunking nor order can change a digit; deviations are taken from the trajectory's own mean, so a large mean
-    does not swallow a small variance.
-    """
+_Measures = tuple[float, ...]
+"""Of one trajectory's field: smallest and largest value, mean, mean squared deviation, mean square, and that of the
+difference at each stride.
 
-    def __init__(self, strides: tuple[int, ...] = ()) -> None:
-        self.strides = strides
-        self.means: list[float] = []
-        self.spreads: list[float] = []
-        self.squares: list[float] = []
-        self.range = (math.inf, -math.inf)
-        self.differences: list[list[float]] = [[] for _ in strides]
-
-    def extend(self, other: _Sums) -> None:
-        self.means += other.means
-        self.spreads += other.spreads
-        self.squares += other.squares
-        self.range = _around([self, other])
-        for mine, theirs in zip(self.differences, other.differences, strict=True):
-            mine += theirs
-
-    def add(self, values: np.ndarray) -> None:
-        mean = float(values.mean())
-        self.means.append(mean)
-        self.spreads.append(float(np.square(values - mean).mean()))
-        self.squares.append(float(np.square(values).mean()))
-        self.range = min(self.range[0], float(values.min())), max(self.range[1], float(values.max()))
-        for stride, sums in zip(self.strides, self.differences, strict=True):
-            sums.append(float(np.square(values[stride:] - values[:-stride]).mean()))
-
-    def mean(self) -> float:
-        return math.fsum(self.means) / len(self.means)
-
-    def variance(self) -> float:
-        mean = self.mean()
-        between = math.fsum((m - mean) ** 2 for m in self.means)
-        return (math.fsum(self.spreads) + between) / len(self.means)
-
-    def mean_square(self) -> float:
-        return math.fsum(self.squares) / len(self.squares)
-
-    def difference_squares(self) -> list[float]:
-        return [math.fsum(sums) / len(sums) for sums in self.differences]
+Each trajectory is measured alone and the measures are added exactly (fsum), so neither chunking nor order can change a
+digit; deviations are taken from the trajectory's own mean, so a large mean does not swallow a small variance.
+"""
 
 
 def statistics(dataset: Dataset, spec: TaskSpec, tick: Tick = lambda done, total: None, workers: int = 1) -> Statistics:
@@ -123,35 +87,38 @@ def statistics(dataset: Dataset, spec: TaskSpec, tick: Tick = lambda done, total
         raise UserError(f"{spec.name}: data have channels {dataset.channels}, the task says {spec.channel_names}")
     frames = len(dataset.times)
     strides = tuple(2**i for i in range(frames.bit_length()) if 2 * 2**i <= frames)
-    channels = [_Sums(strides) for _ in spec.channels]
-    static: dict[str, _Sums] = {}
+    channels: dict[str, list[_Measures]] = {}
+    static: dict[str, list[_Measures]] = {}
     done = 0
-    for rows, found in in_workers(partial(_sums, dataset, spec, strides), list(row_ranges(dataset, frames)), workers):
-        for mine, theirs in zip(channels, found[0], strict=True):
-            mine.extend(theirs)
-        for name, theirs in found[1].items():
-            static.setdefault(name, _Sums()).extend(theirs)
+    for rows, found in in_workers(partial(_measured, dataset, spec, strides), [*row_ranges(dataset, frames)], workers):
+        for all_rows, these in zip((channels, static), found, strict=True):
+            for name, measures in these.items():
+                all_rows.setdefault(name, []).extend(measures)
         done += len(rows)
         tick(done, len(dataset))
     times = dataset.times
+    pooled = {name: _pooled(measures) for name, measures in channels.items()}
+    vectors = {channel.name: channel.vector for channel in spec.channels}
     return Statistics(
         task=spec.name,
         trajectories=len(dataset),
         dt=float((times[-1] - times[0]) / (frames - 1)) if frames > 1 else None,
         strides=strides,
-        channels=_shared_scales(spec, channels),
-        static={name: _scale([sums], sums) for name, sums in sorted(static.items())},
+        channels={
+            name: _scale(own, [pooled[n] for n in vectors if n == name or (vectors[n] and vectors[n] == vectors[name])])
+            for name, own in pooled.items()
+        },
+        static={name: _scale(own := _pooled(static[name]), [own]) for name in sorted(static)},
     )
 
 
-def _sums(
+def _measured(
     dataset: Dataset, spec: TaskSpec, strides: tuple[int, ...], rows: range
-) -> tuple[list[_Sums], dict[str, _Sums]]:
+) -> tuple[dict[str, list[_Measures]], dict[str, list[_Measures]]]:
     """Those of some trajectories: of each channel, and of each static field."""
-    channels = [_Sums(strides) for _ in spec.channels]
-    static: dict[str, _Sums] = {}
     batch = dataset.read(rows, slice(None))
     values = batch.values.cpu().numpy()
+    channels: dict[str, list[_Measures]] = {channel.name: [] for channel in spec.channels}
     for row in range(len(batch)):
         for number, channel in enumerate(spec.channels):
             one = np.ascontiguousarray(values[row, ..., number], dtype=np.float64)
@@ -162,44 +129,34 @@ def _sums(
                         f"{one.min()}, but its transform is log; use identity or mend the data"
                     )
                 one = np.log(one)
-            channels[number].add(one)
-        for name, fields in batch.static.items():
-            static.setdefault(name, _Sums()).add(fields[row].cpu().numpy().astype(np.float64))
-    return channels, static
+            channels[channel.name].append(_measures(one, strides))
+    return channels, {
+        name: [_measures(field.cpu().numpy().astype(np.float64)) for field in fields]
+        for name, fields in batch.static.items()
+    }
 
 
-def _shared_scales(spec: TaskSpec, sums: list[_Sums]) -> dict[str, Scale]:
-    scales = {}
-    for channel, own in zip(spec.channels, sums, strict=True):
-        group = [
-            other
-            for candidate, other in zip(spec.channels, sums, strict=True)
-            if candidate == channel or (channel.vector is not None and candidate.vector == channel.vector)
-        ]
-        scales[channel.name] = _scale(group, own)
-    return scales
+def _measures(values: np.ndarray, strides: tuple[int, ...] = ()) -> _Measures:
+    mean = float(values.mean())
+    differences = (values[stride:] - values[:-stride] for stride in strides)
+    squares = (float(np.square(part).mean()) for part in (values - mean, values, *differences))
+    return float(values.min()), float(values.max()), mean, *squares
 
 
-def _scale(group: list[_Sums], own: _Sums) -> Scale:
-    def root(squares: list[float]) -> float:
-        return math.sqrt(math.fsum(squares) / len(squares))
-
-    differences = zip(*(member.difference_squares() for member in group), strict=True)
-    low, high = _around(group)
-    largest = max(-low, high)
-    return Scale(
-        mean=own.mean(),
-        std=root([member.variance() for member in group]),
-        rms=root([member.mean_square() for member in group]),
-        differences=tuple(root(list(squares)) for squares in differences),
-        range=(low, high) if len(group) == 1 else (-largest, largest),
-    )
+def _pooled(measures: list[_Measures]) -> _Measures:
+    """Extremes, mean, variance, mean square and those of the differences, of all trajectories."""
+    lows, highs, means, spreads, *squares = zip(*measures, strict=True)
+    count = len(means)
+    mean = math.fsum(means) / count
+    between = math.fsum((m - mean) ** 2 for m in means)
+    variance = (math.fsum(spreads) + between) / count
+    return min(lows), max(highs), mean, variance, *(math.fsum(column) / count for column in squares)
 
 
-def _around(all_sums: list[_Sums]) -> tuple[float, float]:
-    """The range that holds those of all."""
-    return min(sums.range[0] for sums in all_sums), max(sums.range[1] for sums in all_sums)
-
-
-def _pair(numbers: list[float] | None) -> tuple[float, float] | None:
-    return None if numbers is None else (numbers[0], numbers[1])
+def _scale(own: _Measures, group: list[_Measures]) -> Scale:
+    """Its own mean, and the rest shared with the group."""
+    lows, highs, _, *columns = zip(*group, strict=True)
+    std, rms, *differences = (math.sqrt(math.fsum(squares) / len(squares)) for squares in columns)
+    largest = max(*highs, *(-low for low in lows))
+    span = (own[0], own[1]) if len(group) == 1 else (-largest, largest)
+    return Scale(own[2], std, rms, tuple(differences), span)

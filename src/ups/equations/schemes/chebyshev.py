@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -34,21 +34,16 @@ def coefficients(function: Callable[[Tensor], Tensor], largest: float) -> Float[
 
 
 def apply(
-    series: Sequence[Float[Tensor, "_"]],
-    operator: Callable[[Tensor], Tensor],
-    largest: float,
-    v: Float[Tensor, "*any"],
-) -> list[Float[Tensor, "*any"]]:
-    """f(A) v for every f of `series`, where A = `operator` has its eigenvalues in [0, largest].
+    series: Float[Tensor, "_"], operator: Callable[[Tensor], Tensor], largest: float, v: Float[Tensor, "*any"]
+) -> Float[Tensor, "*any"]:
+    """f(A) v for the f of `series`, where A = `operator` has its eigenvalues in [0, largest].
 
     The polynomials follow T₊ = 2 S T − T₋ with S = 2A/largest − 1, so each costs one application of A.
     """
-    rows = [[float(c) for c in one] for one in series]
+    row = series.tolist()
     before, now = v, operator(v) * (2 / largest) - v
-    sums = [row[0] * before + (row[1] if len(row) > 1 else 0.0) * now for row in rows]
-    for k in range(2, max(len(row) for row in rows)):
+    total = row[0] * before + (row[1] if len(row) > 1 else 0.0) * now
+    for coefficient in row[2:]:
         before, now = now, operator(now).mul_(4 / largest).sub_(now, alpha=2).sub_(before)
-        for total, row in zip(sums, rows, strict=True):
-            if k < len(row):
-                total.add_(now, alpha=row[k])
-    return sums
+        total.add_(now, alpha=coefficient)
+    return total

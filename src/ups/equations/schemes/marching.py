@@ -29,6 +29,22 @@ def march(
         now = time
 
 
+def growing_steps(now: float, later: float, longest: Callable[[float], float]) -> Iterator[float]:
+    """Steps that cover the time from `now` to `later`, each of at most longest(where it begins)."""
+    while now < later:
+        dt = min(longest(now), later - now)
+        yield dt
+        now = later if dt == later - now else now + dt
+
+
+def doublings(points: int, needed: float) -> int:
+    """The power of 2 by which a number of points must be multiplied to be as many as are needed."""
+    factor = 1
+    while points * factor < needed:
+        factor *= 2
+    return factor
+
+
 def in_rows(solve: Callable[..., Tensor], *inputs: Float[Tensor, "B ..."]) -> Float[Tensor, "B *out"]:
     """`solve(*inputs)` in batches of one fixed size, the last one filled up with copies of its first row.
 

@@ -9,20 +9,15 @@ Coordinates are cell centres in float32, and t-coordinate has one entry too many
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
+from jaxtyping import Int
 
-from ups.data.formats.append import HDF5Writer
-from ups.data.formats.description import check_agrees, described
-from ups.data.formats.hdf5 import array, check_finite, checked_rows, holds, open_file, precision, read_rows
-from ups.data.formats.header import Described, batch_from, keeping
-from ups.data.formats.layout import Layout
-from ups.data.formats.pdebench.coordinates import check_axes, stored_grid, stored_times, write_coordinates
+from ups.data.formats.hdf5 import array, open_file, precision, read_rows
+from ups.data.formats.pdebench.file import PDEBenchFile, check_axes, stored_grid, stored_times, write_coordinates
 from ups.data.formats.pdebench.published import (
-    as_task,
     check_fits,
     known_task,
     needed,
@@ -31,6 +26,8 @@ from ups.data.formats.pdebench.published import (
     published_parameters,
     refuse_varying,
 )
+from ups.data.formats.reading import batch_from
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import Batch, Header, TaskSpec
 
@@ -42,70 +39,45 @@ def fields(dimension: int) -> tuple[str, ...]:
     return ("density", "pressure", *VELOCITY[:dimension])
 
 
-class CFDFile(Described):
-    """A PDEBench CFD file as a Dataset, read lazily.
+class CFDFile(PDEBenchFile):
+    """A PDEBench CFD file as a Dataset, read lazily."""
 
-    The file is opened for each read, so the dataset can be handed to other processes.
-    """
+    def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:
+        """The number of velocity components says the dimension, not the arrays' rank."""
+        density = array(file, "density", self.path)
+        dimension = sum(name in file for name in VELOCITY)
+        if density.ndim != dimension + 2 or 0 in density.shape:
+            axes = ", ".join(("samples", "times", "x", "y", "z")[: dimension + 2])
+            raise UserError(
+                f"{self.path}: 'density' has shape {density.shape}, but {dimension} velocity components say ({axes}); "
+                "if the axes are (devices, samples, …), merge the first two"
+            )
+        for name in fields(dimension):
+            if (shape := array(file, name, self.path).shape) != density.shape:
+                raise UserError(
+                    f"{self.path}: {name!r} has shape {shape} and 'density' {density.shape}; they must agree"
+                )
+        self.stored = (fields(dimension), ())
+        return "density", density.shape
 
-    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
-        self.path = Path(path)
-        with open_file(self.path) as file:
-            shape = _shape(file, self.path)
-            header = described(file, self.path)
-            if header is None:
-                self._stored = fields(len(shape) - 2)
-                self.header = _understood(file, shape, task, self.path)
-            else:
-                check_agrees("density", shape[1:], (len(header.times), *header.grid.shape), self.path)
-                self._stored = header.channels
-                self.header = as_task(header, task, self.path)
-            self._count = shape[0]
-
-    def __len__(self) -> int:
-        return self._count
-
-    def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
-        rows = checked_rows(indices, len(self), self.path)
-        values = []
-        with open_file(self.path) as file:
-            for key in self._stored:
-                values.append(read_rows(file[key], rows, frames))
-                check_finite(values[-1], rows, f"channel {key!r}", self.path)
-        return batch_from(self.header, rows, frames, np.stack(values, -1))
-
-
-def _shape(file: h5py.File, path: Path) -> tuple[int, ...]:
-    """The shape that all fields have. The number of velocity components says the dimension, not the arrays' rank."""
-    density = array(file, "density", path)
-    dimension = sum(name in file for name in VELOCITY)
-    if density.ndim != dimension + 2 or 0 in density.shape:
-        axes = ", ".join(("samples", "times", "x", "y", "z")[: dimension + 2])
-        raise UserError(
-            f"{path}: 'density' has shape {density.shape}, but {dimension} velocity components say ({axes}); "
-            "if the axes are (devices, samples, …), merge the first two"
+    def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
+        path, space = self.path, self.shape[2:]
+        known = known_task(task or f"compressible_{len(space)}d")
+        check_fits(known, len(space) + 2, len(space), path)
+        return Header(
+            task=known.name,
+            channels=known.channel_names,
+            grid=stored_grid(file, "density", space, path),
+            times=stored_times(file, self.shape[1], path),
+            boundary=published_boundary(path, known),
+            parameters=needed(published_parameters(path, dict(file.attrs)), known, path),
+            dtype=precision(array(file, "density", path)),
         )
-    for name in fields(dimension):
-        if (shape := array(file, name, path).shape) != density.shape:
-            raise UserError(f"{path}: {name!r} has shape {shape} and 'density' {density.shape}; they must agree")
-    return density.shape
 
-
-def _understood(file: h5py.File, shape: tuple[int, ...], task: str | TaskSpec | None, path: Path) -> Header:
-    """The header of a file that others wrote."""
-    dimension = len(shape) - 2
-    known = known_task(task or f"compressible_{dimension}d")
-    check_fits(known, dimension + 2, dimension, path)
-    return Header(
-        task=known.task,
-        channels=known.channels,
-        grid=stored_grid(file, "density", shape[2:], path),
-        times=stored_times(file, shape[1], path),
-        boundary=published_boundary(path, known),
-        parameters=needed(published_parameters(path, dict(file.attrs)), known, path),
-        dtype=precision(array(file, "density", path)),
-    )
+    def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
+        with open_file(self.path) as file:
+            values = [read_rows(file[key], rows, frames) for key in self.stored[0]]
+        return batch_from(self.header, rows, frames, np.stack(values, -1))
 
 
 class CFDWriter(HDF5Writer):
@@ -134,17 +106,3 @@ class CFDWriter(HDF5Writer):
     def put(self, start: int, batch: Batch) -> None:
         for channel, name in enumerate(self.header.channels):
             self.fill(name, start, batch.values[..., channel])
-
-
-class CFD(Layout):
-    """The layout of compressible flow."""
-
-    name = "pdebench-cfd"
-    extension = ".hdf5"
-    options = ()
-    writer = CFDWriter
-    open = CFDFile
-
-    @staticmethod
-    def recognises(path: Path) -> bool:
-        return holds(path, lambda file: all(isinstance(file.get(name), h5py.Dataset) for name in fields(1)))

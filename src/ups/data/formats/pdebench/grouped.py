@@ -8,7 +8,7 @@ it. Publications test on the last tenth.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,23 @@ import h5py
 import numpy as np
 import torch
 import yaml
+from jaxtyping import Int
 
-from ups.data.formats.append import HDF5Writer
-from ups.data.formats.description import check_agrees, described
 from ups.data.formats.hdf5 import (
     array,
     centred_axis,
-    check_finite,
-    checked_rows,
     coordinate,
     even_times,
-    holds,
     open_file,
     precision,
     read_part,
+    rounded,
+    stored_type,
 )
-from ups.data.formats.header import Described, batch_from, keeping
-from ups.data.formats.layout import Layout
-from ups.data.formats.pdebench.coordinates import check_axes, rounded
-from ups.data.formats.pdebench.published import Known, as_task, check_fits, known_task, needed, published_words
+from ups.data.formats.pdebench.file import PDEBenchFile, check_axes
+from ups.data.formats.pdebench.published import check_fits, fixed_parameters, known_task, needed, published_words
+from ups.data.formats.reading import batch_from
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Grid, Header, TaskSpec
 
@@ -48,47 +46,60 @@ _TASK_OF_CONTENT = {  # channels, domain and last time
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
 
 
-class GroupedFile(Described):
+class GroupedFile(PDEBenchFile):
     """A PDEBench grouped file as a Dataset, read lazily.
 
     Opening lists the groups and looks into the first and the last: ten thousand would take seconds. The others are
-    compared with the first when they are read. The file is opened for each read, so the dataset can be handed to other
-    processes.
+    compared with the first when they are read. `shape` has the channels last.
     """
 
     def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
-        self.path = Path(path)
         self._parameters: dict[int, dict[str, float]] = {}
+        super().__init__(path, task)
         with open_file(self.path) as file:
-            self._keys = _keys(file, self.path)
-            data = array(file, f"{self._keys[0]}/data", self.path)
-            self._shape = data.shape
-            self._axes = _axes(file, self._keys[0], data.shape, self.path)
-            header = described(file, self.path)
-            if header is None:
-                self.header = _understood(file, self._keys, self._axes, data, task, self.path)
-            else:
-                expected = (len(header.times), *header.grid.shape, len(header.channels))
-                check_agrees(f"{self._keys[0]}/data", data.shape, expected, self.path)
-                self.header = as_task(header, task, self.path)
-            self._look_into(file, len(self._keys) - 1)
+            self._look_into(file, self.count - 1)
 
-    def __len__(self) -> int:
-        return len(self._keys)
+    def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:
+        self._keys = _keys(file, self.path)
+        key = f"{self._keys[0]}/data"
+        shape = array(file, key, self.path).shape
+        self._axes = _axes(file, self._keys[0], shape, self.path)
+        return key, (len(self._keys), *shape)
 
-    def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
-        rows = checked_rows(indices, len(self), self.path)
-        kept = range(self._shape[0])[frames]
-        values = np.empty(
-            (len(rows), len(kept), *self._shape[1:]), "f8" if self.header.dtype == torch.float64 else "f4"
+    def expected(self, header: Header) -> tuple[int, ...]:
+        return (*super().expected(header), len(header.channels))
+
+    def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
+        path, channels = self.path, self.shape[-1]
+        space = [centred_axis(positions) for name, positions in self._axes.items() if name != "t"]
+        grid = Grid(tuple(positions for positions, _ in space), tuple(extent for _, extent in space))
+        times = even_times(self._axes["t"])
+        known = known_task(task or _task_name(channels, grid, float(times[-1]), path))
+        check_fits(known, channels, grid.dimension, path)
+        if known.static:
+            raise UserError(f"{path}: the layout has no static fields, task {known.name!r} needs {known.static}")
+        config = _config(file, self._keys[0], path)
+        first, last = (_of_task(_config(file, key, path), known) for key in (self._keys[0], self._keys[-1]))
+        parameters = needed(first, known, path)
+        return Header(
+            task=known.name,
+            channels=known.channel_names,
+            grid=grid,
+            times=times,
+            boundary=known.boundary,
+            parameters={name: value if last.get(name, value) == value else None for name, value in parameters.items()},
+            dtype=precision(array(file, f"{self._keys[0]}/data", path)),
+            notes={"config": config} if config else {},
+            test_at="last",
         )
+
+    def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
+        kept = range(self.shape[1])[frames]
+        values = np.empty((len(rows), len(kept), *self.shape[2:]), stored_type(self.header.dtype))
         with open_file(self.path) as file:
             for place, row in enumerate(rows.tolist()):
                 self._look_into(file, row)
                 values[place] = read_part(file[f"{self._keys[row]}/data"], (frames,))
-        for channel, name in enumerate(self.channels):
-            check_finite(values[..., channel], rows, f"channel {name!r}", self.path)
         varying = {
             name: torch.tensor([self._parameters[row][name] for row in rows.tolist()], dtype=torch.float64)
             for name, value in self.header.parameters.items()
@@ -102,9 +113,9 @@ class GroupedFile(Described):
             return
         key, first = self._keys[row], self._keys[0]
         shape = array(file, f"{key}/data", self.path).shape
-        if shape != self._shape:
+        if shape != self.shape[1:]:
             raise UserError(
-                f"{self.path}: '{key}/data' has shape {shape} and '{first}/data' {self._shape}; "
+                f"{self.path}: '{key}/data' has shape {shape} and '{first}/data' {self.shape[1:]}; "
                 "put trajectories of other shapes into files of their own"
             )
         for name, positions in _axes(file, key, shape, self.path).items():
@@ -187,41 +198,9 @@ def _numbers(config: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _understood(
-    file: h5py.File,
-    keys: Sequence[str],
-    axes: Mapping[str, np.ndarray],
-    data: h5py.Dataset,
-    task: str | TaskSpec | None,
-    path: Path,
-) -> Header:
-    """The header of a file that others wrote."""
-    space = [centred_axis(positions) for name, positions in axes.items() if name != "t"]
-    grid = Grid(tuple(positions for positions, _ in space), tuple(extent for _, extent in space))
-    times = even_times(axes["t"])
-    known = known_task(task or _task_name(data.shape[-1], grid, float(times[-1]), path))
-    check_fits(known, data.shape[-1], grid.dimension, path)
-    if known.static:
-        raise UserError(f"{path}: the layout has no static fields, task {known.task!r} needs {known.static}")
-    config = _config(file, keys[0], path)
-    first, last = (_of_task(_config(file, key, path), known) for key in (keys[0], keys[-1]))
-    parameters = needed(first, known, path)
-    return Header(
-        task=known.task,
-        channels=known.channels,
-        grid=grid,
-        times=times,
-        boundary=known.boundary,
-        parameters={name: value if last.get(name, value) == value else None for name, value in parameters.items()},
-        dtype=precision(data),
-        notes={"config": config} if config else {},
-        test_at="last",
-    )
-
-
-def _of_task(config: Mapping[str, Any], known: Known) -> dict[str, float]:
+def _of_task(config: Mapping[str, Any], known: TaskSpec) -> dict[str, float]:
     """A run is told more than the equation's parameters: only those that the task knows."""
-    names = {*known.parameters, *known.fixed}
+    names = {*known.parameters, *fixed_parameters(known)}
     return {name: value for name, value in _numbers(config).items() if name in names}
 
 
@@ -261,21 +240,6 @@ class GroupedWriter(HDF5Writer):
             group.attrs["config"] = yaml.safe_dump({"sim": parameters})
 
 
-class Grouped(Layout):
-    """The layout of diffusion-sorption, diffusion-reaction and shallow water."""
-
-    name = "pdebench-grouped"
-    extension = ".h5"
-    options = ()
-    writer = GroupedWriter
-    open = GroupedFile
-    test_at = "last"
-
-    @staticmethod
-    def recognises(path: Path) -> bool:
-        return holds(path, _begins_with_a_trajectory)
-
-
-def _begins_with_a_trajectory(file: h5py.File) -> bool:
+def begins_with_a_trajectory(file: h5py.File) -> bool:
     first = str(next(iter(file), ""))
     return first.isdigit() and isinstance(file[first], h5py.Group)

@@ -8,23 +8,17 @@ stored: cell centres of the unit square are assumed, with walls where the veloci
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.data.formats.append import HDF5Writer
-from ups.data.formats.description import check_agrees, described
-from ups.data.formats.hdf5 import array, check_finite, checked_rows, even_times, holds, open_file, precision, read_rows
-from ups.data.formats.header import Described, batch_from, keeping
-from ups.data.formats.layout import Layout
-from ups.data.formats.pdebench.coordinates import rounded
+from ups.data.formats.hdf5 import array, even_times, open_file, precision, read_rows, rounded
+from ups.data.formats.pdebench.file import PDEBenchFile
 from ups.data.formats.pdebench.published import (
-    as_task,
     check_fits,
     known_task,
     needed,
@@ -32,6 +26,8 @@ from ups.data.formats.pdebench.published import (
     published_parameters,
     refuse_varying,
 )
+from ups.data.formats.reading import batch_from
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import Batch, Grid, Header, TaskSpec
 
@@ -39,81 +35,53 @@ CHANNELS = {"Vx": ("velocity", 0), "Vy": ("velocity", 1), "particles": ("particl
 STATIC = {"force_x": ("force", 0), "force_y": ("force", 1)}
 
 
-class IncompressibleFile(Described):
-    """A PDEBench incompressible file as a Dataset, read lazily.
+class IncompressibleFile(PDEBenchFile):
+    """A PDEBench incompressible file as a Dataset, read lazily."""
 
-    The file is opened for each read, so the dataset can be handed to other processes.
-    """
+    stored = (tuple(CHANNELS), tuple(STATIC))
 
-    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
-        self.path = Path(path)
-        with open_file(self.path) as file:
-            shape = _shape(file, self.path)
-            header = described(file, self.path)
-            if header is None:
-                self._stored, self._forces = tuple(CHANNELS), tuple(STATIC)
-                self.header = _understood(file, shape, task, self.path)
-            else:
-                check_agrees("velocity", shape[1:], (len(header.times), *header.grid.shape), self.path)
-                self._stored, self._forces = header.channels, header.static
-                self.header = as_task(header, task, self.path)
-            self._count = shape[0]
+    def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:
+        velocity = array(file, "velocity", self.path).shape
+        if len(velocity) != 5 or velocity[-1] != 2 or 0 in velocity:
+            raise UserError(f"{self.path}: 'velocity' has shape {velocity}; it must be (samples, times, x, y, 2)")
+        samples, times, *space = velocity[:4]
+        for key, expected in (
+            ("particles", (samples, times, *space, 1)),
+            ("force", (samples, *space, 2)),
+            ("t", (samples, times)),
+        ):
+            if (shape := array(file, key, self.path).shape) != expected:
+                raise UserError(f"{self.path}: {key!r} has shape {shape}, 'velocity' says {expected}")
+        return "velocity", velocity[:4]
 
-    def __len__(self) -> int:
-        return self._count
+    def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
+        path, known = self.path, known_task(task or "incompressible")
+        check_fits(known, len(CHANNELS), 2, path)
+        if len(known.static) != len(STATIC):
+            raise UserError(f"{path}: has static fields {', '.join(STATIC)}, task {known.name!r} has {known.static}")
+        return Header(
+            task=known.name,
+            channels=known.channel_names,
+            grid=Grid.cell_centred(self.shape[2:]),
+            times=_times(file, path),
+            boundary=known.boundary,
+            parameters=needed(published_parameters(path, dict(file.attrs)), known, path),
+            static=known.static,
+            dtype=precision(array(file, "velocity", path)),
+            notes={
+                "positions assumed": "cell_centred on the unit square",
+                "sides assumed": ", ".join(dict.fromkeys(side.kind for pair in known.boundary.sides for side in pair)),
+            },
+        )
 
-    def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
-        rows = checked_rows(indices, len(self), self.path)
+    def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
         with open_file(self.path) as file:
             arrays = {key: read_rows(file[key], rows, frames) for key in ("velocity", "particles")}
             force = read_rows(file["force"], rows)
-        for key, values in {**arrays, "force": force}.items():
-            check_finite(values, rows, repr(key), self.path)
-        values = np.stack([arrays[key][..., part] for key, part in (CHANNELS[name] for name in self._stored)], -1)
-        static = {
-            name: np.ascontiguousarray(force[..., STATIC[stored][1]])
-            for name, stored in zip(self.header.static, self._forces, strict=True)
-        }
+        channels, forces = self.stored
+        values = np.stack([arrays[key][..., part] for key, part in (CHANNELS[name] for name in channels)], -1)
+        static = {name: force[..., STATIC[stored][1]] for name, stored in zip(self.header.static, forces, strict=True)}
         return batch_from(self.header, rows, frames, values, static)
-
-
-def _shape(file: h5py.File, path: Path) -> tuple[int, ...]:
-    """Samples, times, x, y, as all arrays agree."""
-    velocity = array(file, "velocity", path).shape
-    if len(velocity) != 5 or velocity[-1] != 2 or 0 in velocity:
-        raise UserError(f"{path}: 'velocity' has shape {velocity}; it must be (samples, times, x, y, 2)")
-    samples, times, *space = velocity[:4]
-    for key, expected in (
-        ("particles", (samples, times, *space, 1)),
-        ("force", (samples, *space, 2)),
-        ("t", (samples, times)),
-    ):
-        if (shape := array(file, key, path).shape) != expected:
-            raise UserError(f"{path}: {key!r} has shape {shape}, 'velocity' says {expected}")
-    return velocity[:4]
-
-
-def _understood(file: h5py.File, shape: tuple[int, ...], task: str | TaskSpec | None, path: Path) -> Header:
-    """The header of a file that others wrote."""
-    known = known_task(task or "incompressible")
-    check_fits(known, len(CHANNELS), 2, path)
-    if len(known.static) != len(STATIC):
-        raise UserError(f"{path}: has static fields {', '.join(STATIC)}, task {known.task!r} has {known.static}")
-    return Header(
-        task=known.task,
-        channels=known.channels,
-        grid=Grid.cell_centred(shape[2:]),
-        times=_times(file, path),
-        boundary=known.boundary,
-        parameters=needed(published_parameters(path, dict(file.attrs)), known, path),
-        static=known.static,
-        dtype=precision(array(file, "velocity", path)),
-        notes={
-            "positions assumed": "cell_centred on the unit square",
-            "sides assumed": ", ".join(dict.fromkeys(side.kind for pair in known.boundary.sides for side in pair)),
-        },
-    )
 
 
 def _times(file: h5py.File, path: Path) -> Float[Tensor, " T"]:
@@ -160,17 +128,3 @@ class IncompressibleWriter(HDF5Writer):
         self.fill("velocity", start, batch.values[..., [place("Vx"), place("Vy")]])
         self.fill("particles", start, batch.values[..., [place("particles")]])
         self.fill("force", start, torch.stack([batch.static[name] for name in STATIC], -1))
-
-
-class Incompressible(Layout):
-    """The layout of forced incompressible flow."""
-
-    name = "pdebench-incompressible"
-    extension = ".h5"
-    options = ()
-    writer = IncompressibleWriter
-    open = IncompressibleFile
-
-    @staticmethod
-    def recognises(path: Path) -> bool:
-        return holds(path, lambda file: all(isinstance(file.get(k), h5py.Dataset) for k in ("velocity", "particles")))

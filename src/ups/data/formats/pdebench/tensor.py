@@ -9,20 +9,17 @@ Coordinates are cell centres in float32, and t-coordinate has one entry too many
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import h5py
+import numpy as np
 import torch
+from jaxtyping import Int
 
-from ups.data.formats.append import HDF5Writer
-from ups.data.formats.description import check_agrees, described
-from ups.data.formats.hdf5 import array, check_finite, checked_rows, holds, open_file, precision, read_rows
-from ups.data.formats.header import Described, batch_from, keeping
-from ups.data.formats.layout import Layout
-from ups.data.formats.pdebench.coordinates import check_axes, stored_grid, stored_times, write_coordinates
+from ups.data.formats.hdf5 import array, open_file, precision, read_rows
+from ups.data.formats.pdebench.file import PDEBenchFile, check_axes, stored_grid, stored_times, write_coordinates
 from ups.data.formats.pdebench.published import (
-    as_task,
     check_fits,
     known_task,
     needed,
@@ -30,6 +27,8 @@ from ups.data.formats.pdebench.published import (
     published_parameters,
     refuse_varying,
 )
+from ups.data.formats.reading import batch_from
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import Batch, Header, TaskSpec
 
@@ -44,41 +43,42 @@ _TRANSIENT = (
 )
 
 
-class TensorFile(Described):
-    """A PDEBench tensor file as a Dataset, read lazily.
+class TensorFile(PDEBenchFile):
+    """A PDEBench tensor file as a Dataset, read lazily."""
 
-    The file is opened for each read, so the dataset can be handed to other processes.
-    """
+    def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:
+        tensor = array(file, "tensor", self.path)
+        _check_shape(tensor.shape, "nu" in file, self.path)
+        if tensor.ndim == 4:
+            expected, shape = (tensor.shape[0], *tensor.shape[2:]), array(file, "nu", self.path).shape
+            if shape != expected:
+                raise UserError(f"{self.path}: 'nu' has shape {shape}, 'tensor' says {expected}")
+        return "tensor", tensor.shape
 
-    def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
-        self.path = Path(path)
-        with open_file(self.path) as file:
-            tensor = array(file, "tensor", self.path)
-            _check_shape(tensor.shape, "nu" in file, self.path)
-            if tensor.ndim == 4:
-                expected, shape = (tensor.shape[0], *tensor.shape[2:]), array(file, "nu", self.path).shape
-                if shape != expected:
-                    raise UserError(f"{self.path}: 'nu' has shape {shape}, 'tensor' says {expected}")
-            header = described(file, self.path)
-            if header is None:
-                self.header = _understood(file, tensor, task, self.path)
-            else:
-                check_agrees("tensor", tensor.shape[1:], (len(header.times), *header.grid.shape), self.path)
-                self.header = as_task(header, task, self.path)
-            self._count = int(tensor.shape[0])
+    def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
+        path, space = self.path, self.shape[2:]
+        parameters = published_parameters(path, dict(file.attrs))
+        darcy = len(space) == 2
+        known = known_task(task or _task_name(parameters, darcy, path))
+        check_fits(known, 1, len(space), path)
+        if len(known.static) != darcy:
+            raise UserError(f"{path}: has {int(darcy)} static fields, task {known.name!r} has {known.static}")
+        return Header(
+            task=known.name,
+            channels=known.channel_names,
+            grid=stored_grid(file, "tensor", space, path),
+            times=torch.zeros(1, dtype=torch.float64) if darcy else stored_times(file, self.shape[1], path),
+            boundary=known.boundary,
+            parameters=needed(parameters, known, path),
+            static=known.static,
+            dtype=precision(array(file, "tensor", path)),
+            notes={"target": _TRANSIENT} if known.name == "darcy" else {},
+        )
 
-    def __len__(self) -> int:
-        return self._count
-
-    def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
-        rows = checked_rows(indices, len(self), self.path)
+    def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
         with open_file(self.path) as file:
             values = read_rows(file["tensor"], rows, frames)
             static = {name: read_rows(file["nu"], rows) for name in self.header.static}
-        check_finite(values, rows, f"channel {self.channels[0]!r}", self.path)
-        for name, field in static.items():
-            check_finite(field, rows, f"static field {name!r}", self.path)
         return batch_from(self.header, rows, frames, values[..., None], static)
 
 
@@ -93,27 +93,6 @@ def _check_shape(shape: tuple[int, ...], coefficient: bool, path: Path) -> None:
             f"{path}: 'tensor' has shape {shape}; a PDEBench file has (samples, times, x) or, for Darcy, "
             "(samples, 1, x, y)"
         )
-
-
-def _understood(file: h5py.File, tensor: h5py.Dataset, task: str | TaskSpec | None, path: Path) -> Header:
-    """The header of a file that others wrote."""
-    parameters = published_parameters(path, dict(file.attrs))
-    darcy = tensor.ndim == 4
-    known = known_task(task or _task_name(parameters, darcy, path))
-    check_fits(known, 1, tensor.ndim - 2, path)
-    if len(known.static) != darcy:
-        raise UserError(f"{path}: has {int(darcy)} static fields, task {known.task!r} has {known.static}")
-    return Header(
-        task=known.task,
-        channels=known.channels,
-        grid=stored_grid(file, "tensor", tensor.shape[2:], path),
-        times=torch.zeros(1, dtype=torch.float64) if darcy else stored_times(file, tensor.shape[1], path),
-        boundary=known.boundary,
-        parameters=needed(parameters, known, path),
-        static=known.static,
-        dtype=precision(tensor),
-        notes={"target": _TRANSIENT} if known.task == "darcy" else {},
-    )
 
 
 def _task_name(parameters: Mapping[str, float], darcy: bool, path: Path) -> str:
@@ -155,17 +134,3 @@ class TensorWriter(HDF5Writer):
         self.fill("tensor", start, batch.values[..., 0])
         if self.header.grid.dimension == 2:
             self.fill("nu", start, batch.static[self.header.static[0]])
-
-
-class Tensor(Layout):
-    """The layout of the one-dimensional tasks and of Darcy flow."""
-
-    name = "pdebench-tensor"
-    extension = ".hdf5"
-    options = ()
-    writer = TensorWriter
-    open = TensorFile
-
-    @staticmethod
-    def recognises(path: Path) -> bool:
-        return holds(path, lambda file: isinstance(file.get("tensor"), h5py.Dataset))

@@ -32,10 +32,8 @@ import torch
 from jaxtyping import Int
 
 from ups.data.formats.description import check_agrees, described
-from ups.data.formats.hdf5 import array, check_finite, checked_rows, open_file, precision, read_part, read_rows
-from ups.data.formats.header import Described, batch_from, named
-from ups.data.joined import Subset
-from ups.data.prepare.splits import Splits
+from ups.data.formats.hdf5 import array, open_file, precision, read_part, read_rows
+from ups.data.formats.reading import LazyFile, batch_from, named
 from ups.equations.base import frame_times
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid, Header, Kind, TaskSpec
@@ -50,7 +48,7 @@ _SAMPLE = "Sample_"
 class Family:
     """One of the kinds of files: its array of values, the static field beside it, and what is assumed of it.
 
-    `channels` are named by their number where an axis of them is stored, `held` counts validation and test data.
+    `channels` are named by their number where an axis of them is stored.
     """
 
     variable: str
@@ -59,19 +57,18 @@ class Family:
     static: str | None = None
     end: float | None = 1.0
     kind: Kind = "periodic"
-    held: tuple[int, int] = (120, 240)
 
 
 FLOW = Family("velocity", ("velocity_x", "velocity_y", "tracer"), axis=True)
 EULER = Family("data", FLUID[:5], axis=True)
 FORCED = Family("solution", FLUID[1:3], axis=True)
-MESHKOV = Family("solution", FLUID[:5], axis=True, end=2.0, held=(100, 130))
-TAYLOR = Family("solution", FLUID, axis=True, end=5.0, kind="open", held=(100, 130))
-ALLEN_CAHN = Family("solution", end=2e-4, held=(60, 240))
-WAVE = Family("solution", static="c", kind="open", held=(60, 240))
+MESHKOV = Family("solution", FLUID[:5], axis=True, end=2.0)
+TAYLOR = Family("solution", FLUID, axis=True, end=5.0, kind="open")
+ALLEN_CAHN = Family("solution", end=2e-4)
+WAVE = Family("solution", static="c", kind="open")
 POISSON = Family("solution", static="source", end=None, kind="value")
 AIRFOIL = Family("solution", ("density",), static="airfoil", end=None, kind="open")
-HELMHOLTZ = Family("u", static="a", end=None, kind="value", held=(128, 512))
+HELMHOLTZ = Family("u", static="a", end=None, kind="value")
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class Samples:
         return np.stack(found) if found else np.empty((0, *self.shape), dtype=np.float32)
 
 
-class GymFile(Described):
+class GymFile(LazyFile):
     """A PDEGym file, or a folder of its chunks (`velocity_0.nc`, `velocity_1.nc`, …; `c_0.nc`), as a Dataset.
 
     Arrays are turned to channels last. The task is named after the file unless `task` says. Files do not say what holds
@@ -187,14 +184,9 @@ class GymFile(Described):
             known = replace(header, grid=make(header.grid.shape), boundary=sides, notes=notes)
         else:
             check_agrees(self.family.variable, self._values.shape, sample_shape(self.family, known), self.path)
-        self.header = named(known, task)
+        self.header, self.count = named(known, task), len(self._values)
 
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
-        rows = checked_rows(indices, len(self), self.path)
+    def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
         family, static, parameters, mask = self.family, {}, {}, None
         if family == AIRFOIL:
             both = self._values.read(rows)
@@ -209,33 +201,12 @@ class GymFile(Described):
             static[self.header.static[0]] = self._arrays[family.static].read(rows)
         if "bc" in self._arrays:
             parameters["bc"] = torch.from_numpy(self._arrays["bc"].read(rows).reshape(-1).astype(np.float64))
-        for number, name in enumerate(self.channels):
-            check_finite(values[..., number], rows, f"channel {name!r}", self.path)
-        for name, field in static.items():
-            check_finite(field, rows, f"static field {name!r}", self.path)
-        static = {name: np.ascontiguousarray(field) for name, field in static.items()}
         return replace(batch_from(self.header, rows, frames, values, static, parameters), mask=mask)
 
 
 def holds_chunks(folder: Path) -> bool:
     """Whether a folder has files named like PDEGym's chunks."""
     return any(_CHUNK.fullmatch(path.name) for path in folder.iterdir())
-
-
-def published_splits(dataset: GymFile) -> Splits:
-    """As published: the last 240 trajectories (CE-RM, GCE-RT: 130; Helmholtz: 512) test, those before validate."""
-    validation, test = dataset.family.held
-    count = len(dataset)
-    if count <= validation + test:
-        raise UserError(
-            f"{dataset.path}: the published splits hold back {validation} and {test} trajectories of {count}; "
-            "use all of the published data, or split by fractions"
-        )
-    return Splits(
-        train=Subset(dataset, range(count - validation - test)),
-        validation=Subset(dataset, range(count - validation - test, count - test)),
-        test=Subset(dataset, range(count - test, count)),
-    )
 
 
 def is_gym(file: h5py.File) -> bool:

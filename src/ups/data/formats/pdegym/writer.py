@@ -7,11 +7,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ups.data.formats.append import HDF5Writer
-from ups.data.formats.hdf5 import holds
-from ups.data.formats.header import keeping
-from ups.data.formats.layout import Layout
-from ups.data.formats.pdegym.reader import AIRFOIL, HELMHOLTZ, GymFile, fitting, is_gym, sample_shape
+from ups.data.formats.pdegym.reader import AIRFOIL, HELMHOLTZ, fitting, sample_shape
+from ups.data.formats.writing import HDF5Writer, keeping
 from ups.errors import UserError
 from ups.fields import Batch, Header
 
@@ -86,18 +83,3 @@ class GymWriter(HDF5Writer):
         self.fill(family.variable, start, values.movedim(-1, 2) if family.axis else values[..., 0])
         if family.static:
             self.fill(family.static, start, batch.static[self.header.static[0]])
-
-
-class Gym(Layout):
-    """PDEGym's files as a layout."""
-
-    name = "pdegym"
-    extension = ".nc"
-    options = ("convention", "boundary")
-    writer = GymWriter
-    open = GymFile
-    test_at = "last"
-
-    @staticmethod
-    def recognises(path: Path) -> bool:
-        return holds(path, is_gym)

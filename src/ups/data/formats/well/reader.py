@@ -29,15 +29,14 @@ from ups.data.formats.description import described
 from ups.data.formats.hdf5 import (
     array,
     centred_axis,
-    check_finite,
-    checked_rows,
     coordinate,
     even_times,
     open_file,
     read_part,
     read_rows,
+    stored_type,
 )
-from ups.data.formats.header import Described, named
+from ups.data.formats.reading import LazyFile, named
 from ups.data.formats.well.boundary import inner_walls, names_of, read_boundary
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Boundary, Grid, Header, TaskSpec
@@ -106,7 +105,7 @@ def grouped(channels: Sequence[str], dimension: int) -> list[tuple[str, tuple[st
     return scalars + list(vectors.items())
 
 
-class WellFile(Described):
+class WellFile(LazyFile):
     """A file of The Well as a Dataset.
 
     Walls become `value` where the file stores a value for every channel, else `reflecting`; a side the file does not
@@ -120,17 +119,17 @@ class WellFile(Described):
             _check_groups(file, self.path)
             known = described(file, self.path)
             dims = names_of(file["dimensions"].attrs, "spatial_dims", f"{self.path}: dimensions")
-            self._count = _count(file, dims, self.path)
+            self.count = _count(file, dims, self.path)
             shape = tuple(len(coordinate(_group(file, "dimensions"), dim, self.path)) for dim in dims)
-            times = _times(file, self._count, self.path)
+            times = _times(file, self.count, self.path)
             self._times: Float[Tensor, "B T"] | None = times if times.dim() == 2 else None
             self._parameters = {} if known else _attributes(file, self.path)
-            self._scalars = list(_scalars(file, self._count, times.shape[-1], self.path))
+            self._scalars = list(_scalars(file, self.count, times.shape[-1], self.path))
             self._walls: list[tuple[str, bool]] = []
             fields = [
                 stored
                 for order in range(3)
-                for stored in _fields(file, order, dims, self._count, times, shape, self.path)
+                for stored in _fields(file, order, dims, self.count, times, shape, self.path)
             ]
             boundary = read_boundary(_group(file, "boundary_conditions"), dims, _moving(fields), self.path)
             if known is None:
@@ -192,16 +191,13 @@ class WellFile(Described):
                     "remove the attribute or make the file anew"
                 )
 
-    def __len__(self) -> int:
-        return self._count
-
-    def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
-        rows = checked_rows(indices, len(self), self.path)
+    def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
         shape = self.grid.shape
         times = self.times[frames].expand(len(rows), -1) if self._times is None else self._times[rows][:, frames]
         with open_file(self.path) as file:
-            values = np.empty((len(rows), times.shape[1], *shape, len(self.channels)), dtype=_numpy(self.header.dtype))
+            values = np.empty(
+                (len(rows), times.shape[1], *shape, len(self.channels)), dtype=stored_type(self.header.dtype)
+            )
             for stored, places in self._channels:
                 parts = stored.read(file, rows, frames, shape)
                 for part, place in enumerate(places):
@@ -221,10 +217,6 @@ class WellFile(Described):
                 else:
                     parameters[stored.names[0]] = stored.read(file, rows, frames, ())[..., 0].astype(np.float64)
             mask = self._mask(file, rows, frames)
-        for number, name in enumerate(self.channels):
-            check_finite(values[..., number], rows, f"channel {name!r}", self.path)
-        for name, field in fixed.items():
-            check_finite(field, rows, f"field {name!r}", self.path)
         tensors = {name: torch.from_numpy(np.array(field)) for name, field in fixed.items()}
         return Batch(
             task=self.task,
@@ -255,14 +247,14 @@ class WellFile(Described):
         return torch.from_numpy(free)
 
 
-def _numpy(dtype: torch.dtype) -> type:
-    return np.float64 if dtype == torch.float64 else np.float32
-
-
 def _group(file: h5py.File | h5py.Group, name: str) -> h5py.Group:
     group = file[name]
     assert isinstance(group, h5py.Group)
     return group
+
+
+def is_well(file: h5py.File) -> bool:
+    return "dimensions" in file and any(f"t{order}_fields" in file for order in range(3))
 
 
 def _check_groups(file: h5py.File, path: Path) -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import h5py
-import numpy as np
-
-from ups.data.formats.append import HDF5Writer
-from ups.data.formats.hdf5 import check_finite, holds
-from ups.data.formats.layout import Layout
+from ups.data.formats.hdf5 import rounded
 from ups.data.formats.well.boundary import set_names, write_boundary
-from ups.data.formats.well.reader import WellFile, grouped
+from ups.data.formats.well.reader import grouped
+from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
 from ups.fields import AXES, Batch
 
@@ -65,7 +61,7 @@ class WellWriter(HDF5Writer):
         set_names(dimensions, "spatial_dims", AXES[: len(shape)])
         axes = dict(zip(AXES[: len(shape)], header.grid.positions, strict=True))
         for name, values in {"time": header.times, **axes}.items():
-            item = dimensions.create_dataset(name, data=_increasing(values.cpu().numpy()))
+            item = dimensions.create_dataset(name, data=rounded(values))
             item.attrs.update({"sample_varying": False, "time_varying": name == "time"})
 
         scalars = file.create_group("scalars")
@@ -109,35 +105,9 @@ class WellWriter(HDF5Writer):
         for name in self.header.static:
             self.fill(f"t0_fields/{name}", start, batch.static[name])
         for name in self.header.forcings:
-            rows = np.arange(start, start + len(batch))
-            check_finite(batch.forcings[name].numpy(), rows, f"forcing {name!r}", self.path)
             self.fill(f"t0_fields/{name}", start, batch.forcings[name])
         if self.header.masked and batch.mask is not None:
             self.fill("t0_fields/mask", start, batch.mask)
         for name, value in self.header.parameters.items():
             if value is None:
                 self.fill(f"scalars/{name}", start, batch.parameters[name])
-
-
-def _increasing(values: np.ndarray) -> np.ndarray:
-    """In float32, as published, unless neighbours would become equal."""
-    rounded = values.astype("<f4")
-    return rounded if (np.diff(rounded) > 0).all() else values
-
-
-class Well(Layout):
-    """The Well's files as a layout."""
-
-    name = "well"
-    extension = ".hdf5"
-    options = ()
-    writer = WellWriter
-    open = WellFile
-
-    @staticmethod
-    def recognises(path: Path) -> bool:
-        return holds(path, _is_well)
-
-
-def _is_well(file: h5py.File) -> bool:
-    return "dimensions" in file and any(f"t{order}_fields" in file for order in range(3))

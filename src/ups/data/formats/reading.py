@@ -1,0 +1,94 @@
+"""What every reader does alike: only the rows asked for, and nothing that is not finite."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ups.errors import UserError
+from ups.fields import Batch, Dataset, Header, TaskSpec
+
+
+class LazyFile(Dataset):
+    """A file as a Dataset. It is opened for each read, so that the dataset can be handed to other processes.
+
+    A layout gives `path`, `header` and `count` when it is opened, and what `batch` reads.
+    """
+
+    path: Path
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, indices: Sequence[int], frames: slice) -> Batch:
+        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
+        rows = checked_rows(indices, len(self), self.path)
+        batch = self.batch(rows, frames)
+        check_finite(batch, self.channels, rows, self.path)
+        return batch
+
+    @abstractmethod
+    def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
+        """Rows that are there, in any order."""
+
+
+def checked_rows(indices: Any, count: int, path: Path) -> np.ndarray:
+    rows = np.asarray(indices, dtype=np.int64).reshape(-1)
+    if len(rows) and (rows.min() < 0 or rows.max() >= count):
+        bad = rows.max() if rows.max() >= count else rows.min()
+        raise UserError(f"{path}: trajectory {bad} is not among the {count} of this file")
+    return rows
+
+
+def check_finite(batch: Batch, channels: Sequence[str], rows: Int[np.ndarray, " B"], path: Path) -> None:
+    """Refuse NaN and infinities in any field; `rows` are the samples' numbers in the file."""
+    fields = {f"channel {name!r}": batch.values[..., number] for number, name in enumerate(channels)}
+    fields |= {f"static field {name!r}": field for name, field in batch.static.items()}
+    fields |= {f"forcing {name!r}": field for name, field in batch.forcings.items()}
+    for what, field in fields.items():
+        finite = np.isfinite(field.numpy()).all(axis=tuple(range(1, field.dim())))
+        if not finite.all():
+            raise UserError(
+                f"{path}: sample {rows[~finite][0]} has NaN or infinite values in {what}; "
+                "remove the sample or make the file anew"
+            )
+
+
+def named(header: Header, task: str | TaskSpec | None) -> Header:
+    """The header under the name of the task asked for, if any."""
+    name = task.name if isinstance(task, TaskSpec) else task
+    return replace(header, task=name) if name else header
+
+
+def batch_from(
+    header: Header,
+    rows: Int[np.ndarray, " B"],
+    frames: slice,
+    values: Float[np.ndarray, "B T *space C"],
+    static: Mapping[str, Float[np.ndarray, "B *space"]] | None = None,
+    parameters: Mapping[str, Float[Tensor, " B"]] | None = None,
+) -> Batch:
+    """What a reader has read, as a batch; `parameters` are those that differ between trajectories."""
+    shared = {name: value for name, value in header.parameters.items() if value is not None}
+    return Batch(
+        task=header.task,
+        values=torch.from_numpy(values),
+        times=header.times[frames].expand(len(rows), -1),
+        grid=header.grid,
+        boundary=header.boundary,
+        parameters={
+            **{name: torch.full((len(rows),), value, dtype=torch.float64) for name, value in shared.items()},
+            **(parameters or {}),
+        },
+        static={name: torch.from_numpy(np.ascontiguousarray(field)) for name, field in (static or {}).items()},
+        ids=torch.from_numpy(rows),
+    )
