@@ -156,6 +156,28 @@ def test_an_unknown_key_names_its_file_and_the_nearest_valid_key(write):
     assert message.endswith("did you mean operator.heads?") and "\n" not in message
 
 
+def test_a_key_that_belongs_into_a_section_is_told_where_it_goes(write):
+    assert refusal(write("width: 3")).endswith("it goes under operator, as operator.width")
+    run = "tasks: {advection: {make: {equation: advection, trajectories: 20, values: {beta: [0.4]}}}}\n"
+    for more, place in (
+        ("operator: {width: 9}", "stages, as stages.operator"),  # the schema of a run that says nothing of stages
+        ("stages: {mine: {kind: operator}}\noperator: {width: 9}", "stages, as stages.operator"),
+        ("fno: {width: 9}", "compare, as compare.fno"),
+        ("steps: 9", "training, as training.steps"),
+        ("make: {}", "tasks.NAME, as tasks.NAME.make"),
+    ):
+        with pytest.raises(UserError, match=f"is not a known key .*; it goes under {place}$"):
+            load_run(write(run + more), [])
+
+
+def test_a_network_of_one_task_is_no_stage_of_several(write):
+    task = "{make: {equation: advection, trajectories: 20, values: {beta: [0.4]}}}"
+    stage = "stages: {mine: {architecture: fno}}"
+    assert load_run(write(f"tasks: {{advection: {task}}}\n{stage}"), [])
+    with pytest.raises(UserError, match=r"stages.mine has the architecture 'fno', .* put it under compare:.* one task"):
+        load_run(write(f"tasks: {{advection: {task}, other: {task}}}\n{stage}"), [])
+
+
 def test_an_unknown_key_deep_in_a_list_has_its_full_path(write):
     message = refusal(write("tasks: [{name: a}, {name: b, paramters: {}}]"))
     assert "tasks.1.paramters is not a known key" in message and "did you mean tasks.1.parameters?" in message

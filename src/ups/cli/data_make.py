@@ -27,6 +27,10 @@ def make(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda for every visible GPU, or cuda:0 for one.")] = "cpu",
     workers: Workers = None,
+    plugins: Annotated[
+        list[str] | None,
+        typer.Option("--plugin", metavar="FILE.py", help="A Python file that registers equations; its code is run."),
+    ] = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Describe the equations, or the one named; make none.")
     ] = False,
@@ -43,9 +47,12 @@ def make(
       ups data make burgers --list
       ups data make burgers --set nu=0.001 --points 1024 --frames 201 --count 1000 --out data
       ups data make advection --set beta=0.4 --format well --device cuda
+      ups data make heat --plugin examples/toy_equation.py
     """
+    from ups.config.plugins import load_plugins
     from ups.equations.catalogue import catalogue, described
 
+    load_plugins(plugins or ())
     if listed:
         print(catalogue() if equation is None else described(equation))
         return
