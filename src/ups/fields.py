@@ -195,40 +195,27 @@ class Batch:
     def select(self, places: Sequence[int]) -> Batch:
         """Some of the trajectories, in the order given."""
         rows = torch.tensor(places, dtype=torch.long)
-        return replace(
-            self,
-            values=self.values[rows],
-            times=self.times[rows],
-            parameters={name: value[rows] for name, value in self.parameters.items()},
-            static={name: value[rows] for name, value in self.static.items()},
-            ids=self.ids[rows],
-            forcings={name: value[rows] for name, value in self.forcings.items()},
-            mask=None if self.mask is None else self.mask[rows],
-        )
+        return self.mapped(lambda tensor: tensor[rows], self.ids[rows])
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The same with `change` applied to each tensor that a step computes from, always in the same order."""
+    def mapped(self, change: Callable[[Tensor], Tensor], ids: Int[Tensor, " N"] | None = None) -> Batch:
+        """The same with `change` applied to each tensor that a step computes from, always in the same order; `ids` are
+        given where it is of other trajectories then.
+        """
         return replace(
             self,
             values=change(self.values),
             times=change(self.times),
             parameters={name: change(value) for name, value in self.parameters.items()},
             static={name: change(value) for name, value in self.static.items()},
+            ids=self.ids if ids is None else ids,
             forcings={name: change(value) for name, value in self.forcings.items()},
             mask=None if self.mask is None else change(self.mask),
         )
 
     def to(self, where: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
         """On another device, and its fields and parameters in another precision."""
-        return replace(
-            self,
-            values=self.values.to(where, dtype),
-            times=self.times.to(where),
-            parameters={name: value.to(where, dtype) for name, value in self.parameters.items()},
-            static={name: value.to(where, dtype) for name, value in self.static.items()},
-            forcings={name: value.to(where, dtype) for name, value in self.forcings.items()},
-            mask=None if self.mask is None else self.mask.to(where),
-        )
+        moved = self.mapped(lambda tensor: tensor.to(where, dtype if tensor.is_floating_point() else None))
+        return replace(moved, times=self.times.to(where))
 
 
 @dataclass(frozen=True)

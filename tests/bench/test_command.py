@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from hasty import ARGUMENTS, hastily
+from hasty import ARGUMENTS, hastily, measure
 from tiny import tiny, tiny_setting
 from typer.testing import CliRunner
 
 from ups.bench import pdet, solvers, throughput
-from ups.bench.command import measure
 from ups.bench.contestants import Watch
 from ups.bench.loops import Loop
 from ups.bench.record import owned

@@ -13,7 +13,7 @@ from ups.evaluation.scores import plain
 from ups.fields import Batch
 from ups.metrics import nrmse, pooled_nrmse
 from ups.metrics.bootstrap import bootstrap_interval
-from ups.models.predictor import Persistence, Predictor
+from ups.models.predictor import Predictor
 from ups.models.propagator import Propagator
 from ups.rollout.operator import OperatorPredictor
 from ups.rollout.predict import one_step, rollout
@@ -72,13 +72,3 @@ def scored(predicted: Float[Tensor, "N T *space C"], target: Float[Tensor, "N T 
         "median": plain(each.median()),
         "pooled": plain(pooled_nrmse(predicted, target).mean()),
     }
-
-
-def persistence(data: Data) -> dict[str, Any]:
-    """What copying the input scores."""
-    return judged(Persistence([data.learned]), data)
-
-
-def seconds_to(curve: list[dict[str, float]], target: float) -> float | None:
-    """When validation first saw a rollout error of at most `target`; None if never."""
-    return next((point["seconds"] for point in curve if point["rollout_nrmse"] <= target), None)

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from ups.bench.counts import Counts
 from ups.bench.data import Data
+from ups.bench.roofline import Counts
 from ups.bench.tasks import Task
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError

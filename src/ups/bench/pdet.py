@@ -6,16 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from ups.bench import ceilings, throughput
-from ups.bench.contestants import Absent, Setting
-from ups.bench.data import prepare
+from ups.bench import roofline, throughput
 from ups.bench.record import machine
-from ups.bench.run import FOREVER, Options
+from ups.bench.run import Options
+from ups.bench.scaling import step_alone
 from ups.bench.tasks import TASKS, Model
-from ups.bench.trained import Trained
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
-from ups.errors import UserError
 
 PRECISION = "bfloat16"
 MODEL = Model("pdet_stack", {"width": 1024, "depth": 8, "expansion": 4.0, "head": 64, "conditions": 64}, 1e-4)
@@ -35,21 +32,10 @@ def pdet_share(options: Options) -> dict[str, Any]:
         if not cuda:
             task = replace(task, batch_size=4, train=32)
         folder = options.out / "work" / f"pdet-{runtime.device.type}"
-        folder.mkdir(parents=True, exist_ok=True)
-        data = prepare(task, runtime, folder)
-        measured = ceilings.measure(runtime.device)
-        setting = Setting(data, runtime, options.seeds[0], FOREVER, folder)
-        try:
-            timing = throughput.begin(lambda: Trained("pdet", setting), runtime.device)
-        except Absent as absent:
-            raise UserError(f"--pdet: {absent}") from absent
-        for _ in range(BLOCKS):
-            throughput.round_of(timing, runtime.device)
-            runtime.check_stop("nothing of --pdet is kept")
+        measured = roofline.measure(runtime.device)
+        timing, counts = step_alone(task, runtime, folder, BLOCKS, "nothing of --pdet is kept")
         rate = "bf16" if cuda else measured.used
-        counts = timing.contestant.count()
         result = throughput.result(timing, task.batch_size, counts, replace(measured, used=rate))
-        timing.contestant.close()
         where = machine(runtime.device)
     text = (
         f"pdet_stack, {model.settings}, batch {task.batch_size}, {task.points} tokens, {rate}: "

@@ -4,7 +4,6 @@ waits for no data. The package is no dependency: it may be absent.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -12,11 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ups.bench.batches import OnDevice
-from ups.bench.ceilings import synchronise
 from ups.bench.contestants import POINTS, Absent, Setting, Watch
-from ups.bench.counts import Counts, count_step
 from ups.bench.data import KEPT
+from ups.bench.loops import Clock, on_device
+from ups.bench.roofline import Counts, count_step
 from ups.fields import Batch, Grid
 from ups.models.propagator import Propagator
 
@@ -85,7 +83,7 @@ class Peer:
         )
         self.network = network.to(self.device)
         self.judged = NextFrame(network).to(self.device)
-        self.batches = map(_named, OnDevice(data, self.device, setting.seed))
+        self.batches = map(_named, on_device(data, self.device, setting.seed))
         self.optimiser = torch.optim.AdamW(network.parameters(), lr=described.learning_rate, weight_decay=1e-4)
         self.loss = neuralop.LpLoss(d=dimension, p=2)
         self.trainer = _watched(neuralop.Trainer, network, self.device)
@@ -122,24 +120,20 @@ class Peer:
         epochs = max(1, min(EPOCHS, self.steps // SHORTEST))
         each = self.steps // epochs
         due = max(1, epochs // POINTS)
-        clock = _Clock(self.device)
+        clock = Clock(self.device)
 
         def between(epoch: int) -> None:
             self.runtime.check_stop(KEPT)
             watch.progress(epoch * each, "")
             if epoch and (epoch % due == 0 or epoch == epochs):
-                clock.pause()
                 self.network.eval()
-                with torch.no_grad():
+                with clock.stopped(), torch.no_grad():
                     watch.validate(epoch * each, clock.seconds, self.trained())
-                clock.go()
 
         self.trainer.between, self.trainer.n_epochs = between, epochs
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, T_max=epochs)
-        clock.go()
         self.trainer.train(Stretch(self.batches, each), {}, self.optimiser, schedule, training_loss=self.loss)
         between(epochs)
-        clock.pause()
         return clock.seconds
 
     def trained(self) -> Propagator:
@@ -153,19 +147,6 @@ def _named(batch: Batch) -> dict[str, Tensor]:
     """As its Trainer wants them: a frame and the next, channels first."""
     x, y = batch.values.movedim(-1, 2).unbind(1)
     return {"x": x.contiguous(), "y": y.contiguous()}
-
-
-class _Clock:
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.seconds, self.began = device, 0.0, 0.0
-
-    def go(self) -> None:
-        self.began = time.perf_counter()
-
-    def pause(self) -> None:
-        synchronise(self.device)
-        self.seconds += time.perf_counter() - self.began
-        self.began = time.perf_counter()
 
 
 def _watched(trainer: type, network: nn.Module, device: torch.device) -> Any:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import linear_regression, median
 from typing import Any
 
-from ups.bench import ceilings, throughput
+from ups.bench import roofline, throughput
 from ups.bench.contestants import Setting
-from ups.bench.counts import Counts
 from ups.bench.data import prepare
 from ups.bench.plots import draw_scaling
 from ups.bench.record import machine
+from ups.bench.roofline import Counts
 from ups.bench.run import FOREVER, Options
-from ups.bench.tasks import Model, Task
+from ups.bench.tasks import TASKS, Model, Task
+from ups.bench.throughput import Timing
 from ups.bench.trained import Trained
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
@@ -55,7 +58,7 @@ def scale(options: Options) -> dict[str, Any]:
         kind = runtime.device.type
         ranges, centre = RANGES[kind], CENTRE[kind]
         found: dict[str, Any] = {"machine": machine(runtime.device), "command": options.command, "series": {}}
-        measured = ceilings.measure(runtime.device)
+        measured = roofline.measure(runtime.device)
         total = sum(map(len, ranges.values()))
         with Progress("scaling", total=total, unit="sizes") as progress:
             done = 0
@@ -81,42 +84,36 @@ def scale(options: Options) -> dict[str, Any]:
 
 
 def step_of(sizes: dict[str, int], runtime: Runtime, folder: Path) -> tuple[float, Counts]:
-    """Seconds of the Trainer's step on advection of these sizes (the median block), and what it computes and moves."""
+    """Seconds of a step on advection of these sizes, and what it computes and moves."""
     points, width = sizes["points"], sizes["width"]
-    task = Task(
-        name="advection",
-        solver=Advection(points=points, beta=0.4),
-        points=points,
-        first=0.0,
-        dt=0.05,
-        frames=3,
-        train=sizes["trajectories"],
-        validation=1,
-        test=1,
-        models={"ours": Model("spectral", {"width": width, "depth": 4, "modes": 32, "head": width}, 1e-3)},
-        latent_spacing=1 / points,
-        batch_size=sizes["batch"],
-    )
+    model = Model("spectral", {"width": width, "depth": 4, "modes": 32, "head": width}, 1e-3)
+    solver = Advection(points=points, beta=0.4)
+    task = replace(TASKS["advection"], solver=solver, points=points, latent_spacing=1 / points, frames=3)
+    task = replace(task, train=sizes["trajectories"], batch_size=sizes["batch"], models={"ours": model})
     place = folder / "-".join(f"{name}{size}" for name, size in sizes.items())
-    place.mkdir(parents=True, exist_ok=True)
-    data = prepare(task, runtime, place)
-    setting = Setting(data, runtime, 0, FOREVER, place)
-    timing = throughput.begin(lambda: Trained("ours", setting), runtime.device)
-    for _ in range(BLOCKS):
+    timing, counts = step_alone(replace(task, validation=1, test=1), runtime, place, BLOCKS, KEPT)
+    return median(timing.real), counts
+
+
+def step_alone(task: Task, runtime: Runtime, folder: Path, blocks: int, kept: str) -> tuple[Timing, Counts]:
+    """The Trainer's step of the task's only model, timed in so many blocks, and what it computes and moves."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (model,) = task.models
+    setting = Setting(prepare(task, runtime, folder), runtime, 0, FOREVER, folder)
+    timing = throughput.begin(lambda: Trained(model, setting), runtime.device)
+    for _ in range(blocks):
         throughput.round_of(timing, runtime.device)
-        runtime.check_stop(KEPT)
+        runtime.check_stop(kept)
     counts = timing.contestant.count()
     timing.contestant.close()
-    return sorted(timing.real)[BLOCKS // 2], counts
+    return timing, counts
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     """p of seconds ∝ sizeᵖ by least squares in log-log over the larger half of the sizes (three at least)."""
     kept = max(3, len(sizes) // 2 + 1)
     x, y = ([math.log(v) for v in values[-kept:]] for values in (sizes, seconds))
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return above / sum((a - mean_x) ** 2 for a in x)
+    return linear_regression(x, y).slope
 
 
 def table(found: dict[str, Any]) -> str:

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from ups.bench.batches import PREFETCH, WORKERS
-from ups.bench.ceilings import Ceilings, synchronise
 from ups.bench.contestants import Contestant
-from ups.bench.counts import Counts
+from ups.bench.loops import PREFETCH, WORKERS
+from ups.bench.roofline import Ceilings, Counts, synchronise
 
 BLOCKS = {"cpu": 31, "cuda": 7}
 LONGEST = {"cpu": 0.15, "cuda": 0.25}

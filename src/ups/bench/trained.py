@@ -10,9 +10,9 @@ from pathlib import Path
 from torch import nn
 
 from ups.bench.contestants import Setting, Watch
-from ups.bench.counts import Counts
 from ups.bench.data import KEPT
 from ups.bench.loops import Loop, build, recipe
+from ups.bench.roofline import Counts
 from ups.data.draws import Draws
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import Stopped
@@ -47,7 +47,7 @@ class Trained:
         self.model, self.setting = model, setting
         data = setting.data
         described = data.task.models[model]
-        _, network = build(described, data.learned, setting.seed)
+        network = build(described, data.learned, setting.seed)
         self.config = recipe(described, data.task.batch_size, setting.steps)
         self.watch: Watch | None = None
         self._held = ExitStack()
