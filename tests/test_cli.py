@@ -161,7 +161,7 @@ def test_the_version_is_printed():
 def test_settings_and_times_become_numbers():
     assert parse_settings(["beta=0.4", " nu = 1e-3"]) == {"beta": 0.4, "nu": 1e-3}
     assert parse_times("0.1, 0.2") == [0.1, 0.2]
-    with pytest.raises(UserError, match="NAME=NUMBER"):
+    with pytest.raises(UserError, match="NAME=VALUE"):
         parse_settings(["=3"])
 
 
