@@ -26,7 +26,7 @@ from ups.distributed.launch.run_directory import begun
 from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, GaveUp, UserError
 from ups.metrics import register_metric, registry
-from ups.report.table import metrics_table
+from ups.report.verdict import metrics_table
 from ups.simulator import load
 from ups.training.fit import progress_of
 from ups.training.restore import checksum_of, restored

@@ -86,7 +86,7 @@ def evaluate(run: Run, as_json: Json = False) -> None:
       ups evaluate runs/quickstart --json > metrics.json
     """
     from ups import pipeline
-    from ups.report.table import metrics_table
+    from ups.report.verdict import metrics_table
     from ups.track.progress import Progress
 
     Progress.silent = Progress.silent or as_json  # progress lines would break the JSON

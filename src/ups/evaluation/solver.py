@@ -35,7 +35,11 @@ class Coarse:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`equal` is the cheapest row no worse than the model, `breakeven` the simulations after which training paid."""
+    """The model against coarse solvers.
+
+    `equal` is the index of the cheapest row at least as accurate as the model (None: no row is), `breakeven` the number
+    of simulations after which training has paid off against that row (None: never, the solver is faster).
+    """
 
     rows: tuple[Coarse, ...]
     model_nrmse: float

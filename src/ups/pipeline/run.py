@@ -59,7 +59,7 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
         with claimed_run(directory, config, _before(directory)):
             _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
         finished = json.loads((directory / "metrics.json").read_text())
-    from ups.report.table import metrics_table
+    from ups.report.verdict import metrics_table
 
     print(metrics_table(finished))
     print(f"\nreport: {directory / 'report.html'}")
