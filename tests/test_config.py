@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from ups.config.load import config_hash, load_config, packaged_configs, save_config
+from ups.config.load import config_hash, packaged_configs, read_config, save_config
 from ups.config.text import parse_yaml
 from ups.errors import UserError
 from ups.pipeline.config import load_run
@@ -58,13 +58,13 @@ def write(tmp_path: Path):
 
 def refusal(path: str | Path, *overrides: str) -> str:
     with pytest.raises(UserError) as caught:
-        load_config(path, overrides, Config)
+        read_config(path, overrides).checked(Config)
     return str(caught.value)
 
 
 def test_numbers_in_exponent_form_are_numbers(write):
     assert parse_yaml("[1e-3, 1E5, -2e+1, .5, 5., 010, 0x10, 12]") == [1e-3, 1e5, -20.0, 0.5, 5.0, 10, 16, 12]
-    assert load_config(write("learning_rate: 3e-4"), [], Config).learning_rate == 3e-4
+    assert read_config(write("learning_rate: 3e-4"), []).checked(Config).learning_rate == 3e-4
 
 
 def test_words_of_older_yaml_stay_words():
@@ -83,7 +83,7 @@ def test_words_of_older_yaml_stay_words():
 def test_a_later_include_wins_and_the_file_itself_wins_over_both(write):
     write("operator: {kind: spectral, width: 1, modes: 1}\nname: first\nlearning_rate: 0.5", "a.yaml")
     write("operator: {kind: spectral, width: 2}\nname: second", "b.yaml")
-    config = load_config(write("include: [a.yaml, b.yaml]\nname: third"), [], Config)
+    config = read_config(write("include: [a.yaml, b.yaml]\nname: third"), []).checked(Config)
     assert config == Config(name="third", operator=Spectral(width=2, modes=1), learning_rate=0.5)
 
 
@@ -91,7 +91,7 @@ def test_an_include_is_found_beside_the_file_that_names_it(write, tmp_path):
     (tmp_path / "deep").mkdir()
     write("name: base", "deep/base.yaml")
     write("include: base.yaml", "deep/middle.yaml")
-    assert load_config(write("include: deep/middle.yaml"), [], Config).name == "base"
+    assert read_config(write("include: deep/middle.yaml"), []).checked(Config).name == "base"
 
 
 def test_files_that_include_each_other_are_refused(write):
@@ -104,14 +104,14 @@ def test_two_files_may_include_the_same_third(write):
     write("learning_rate: 0.25", "base.yaml")
     write("include: base.yaml", "a.yaml")
     write("include: base.yaml", "b.yaml")
-    assert load_config(write("include: [a.yaml, b.yaml]"), [], Config).learning_rate == 0.25
+    assert read_config(write("include: [a.yaml, b.yaml]"), []).checked(Config).learning_rate == 0.25
 
 
 def test_overrides_win_in_order_and_reach_into_lists(write):
     path = write("tasks: [{name: advection, parameters: {beta: 0.1}}, {name: burgers}]")
     overrides = ["operator.kind=spectral", "operator.width=64", "operator.width=96", "learning_rate=1e-2"]
     overrides += ["tasks.1.parameters.nu=1e-3", "root=null", "name=a=b"]
-    config = load_config(path, overrides, Config)
+    config = read_config(path, overrides).checked(Config)
     assert config.operator == Spectral(width=96)
     assert config.learning_rate == 1e-2
     assert [task.parameters for task in config.tasks] == [{"beta": 0.1}, {"nu": 1e-3}]
@@ -120,7 +120,7 @@ def test_overrides_win_in_order_and_reach_into_lists(write):
 
 def test_an_override_changes_one_place_even_if_the_yaml_shares_it(write):
     path = write("tasks: [{name: a, parameters: &p {nu: 1}}, {name: b, parameters: *p}]")
-    config = load_config(path, ["tasks.0.parameters.nu=2"], Config)
+    config = read_config(path, ["tasks.0.parameters.nu=2"]).checked(Config)
     assert [task.parameters["nu"] for task in config.tasks] == [2.0, 1.0]
 
 
@@ -292,7 +292,7 @@ configs = st.builds(
 def test_a_saved_config_reads_back_equal(tmp_path_factory, config):
     path = tmp_path_factory.mktemp("saved") / "config.yaml"
     save_config(config, path)
-    again = load_config(path, [], Config)
+    again = read_config(path, []).checked(Config)
     assert again == config
     assert config_hash(again) == config_hash(config)
 

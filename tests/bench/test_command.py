@@ -17,7 +17,6 @@ from tiny import tiny, tiny_setting
 from typer.testing import CliRunner
 
 from ups.bench import pdet, solvers, throughput
-from ups.bench.contestants import Watch
 from ups.bench.loops import Loop
 from ups.bench.record import owned
 from ups.bench.tasks import chosen
@@ -80,7 +79,7 @@ def test_a_training_that_is_stopped_does_not_promise_what_goes_with_its_folder(t
         contestant = Trained("ours", setting)
         setting.runtime.stop.asked = True
         with pytest.raises(Stopped, match=r"^results of finished contestants are kept$"):
-            contestant.train(Watch(lambda step, seconds, model: 0.0, lambda step, text: None))
+            contestant.train(lambda step, seconds, model: 0.0, lambda step, text: None)
         contestant.close()
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ups.bench.contestants import POINTS, Setting, Watch
+from ups.bench.contestants import POINTS, Setting, Validate
 from ups.bench.data import KEPT, Data
 from ups.bench.roofline import Counts, count_step, synchronise
 from ups.bench.tasks import Model
@@ -212,15 +212,15 @@ class Loop:
         self.step(batch)  # the first one also makes tables
         return count_step(lambda: self.step(batch), self.module, self.optimiser)
 
-    def train(self, watch: Watch) -> float:
+    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
         steps, due, clock = self.config.steps, self.config.validate_every, Clock(self.device)
         for done in range(1, steps + 1):
             self.step(next(self.batches))
             self.runtime.check_stop(KEPT)
-            watch.progress(done, "")
+            progress(done, "")
             if done % due == 0 or done == steps:
                 with clock.stopped(), torch.no_grad(), self.ema.applied() if self.ema else nullcontext():
-                    watch.validate(done, clock.seconds, self.stage.model)
+                    validate(done, clock.seconds, self.stage.model)
         return clock.seconds
 
     def trained(self) -> Propagator:

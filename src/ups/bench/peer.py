@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ups.bench.contestants import POINTS, Absent, Setting, Watch
+from ups.bench.contestants import POINTS, Absent, Setting, Validate
 from ups.bench.data import KEPT
 from ups.bench.loops import Clock, on_device
 from ups.bench.roofline import Counts, count_step
@@ -116,7 +116,7 @@ class Peer:
 
         return count_step(step, self.network, self.optimiser)
 
-    def train(self, watch: Watch) -> float:
+    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
         epochs = max(1, min(EPOCHS, self.steps // SHORTEST))
         each = self.steps // epochs
         due = max(1, epochs // POINTS)
@@ -124,11 +124,11 @@ class Peer:
 
         def between(epoch: int) -> None:
             self.runtime.check_stop(KEPT)
-            watch.progress(epoch * each, "")
+            progress(epoch * each, "")
             if epoch and (epoch % due == 0 or epoch == epochs):
                 self.network.eval()
                 with clock.stopped(), torch.no_grad():
-                    watch.validate(epoch * each, clock.seconds, self.trained())
+                    validate(epoch * each, clock.seconds, self.trained())
 
         self.trainer.between, self.trainer.n_epochs = between, epochs
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, T_max=epochs)

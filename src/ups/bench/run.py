@@ -127,7 +127,6 @@ class _Bench:
             content["machine"] = machine(self.runtime.device)
             commands = content.setdefault("commands", [])
             commands += [self.options.command] if self.options.command not in commands else []
-            self._announce(len(untrained))
             data = prepare(self.task, self.runtime, self.work)
             content["data"] = {"trajectories": len(data.train), "seconds": data.seconds}
             content["persistence"] = accuracy.judged(Persistence([data.learned]), data)
@@ -143,15 +142,6 @@ class _Bench:
                 _release()
                 self.runtime.check_stop(KEPT)
         return content
-
-    def _announce(self, trainings: int) -> None:
-        if trainings and not Progress.silent:
-            count = "1 training" if trainings == 1 else f"{trainings} trainings"
-            print(
-                f"{self.task.name}: {count} of {self.options.seconds:g} s, at least "
-                f"{max(1, round(trainings * self.options.seconds / 60))} min, besides making the data and timing steps",
-                flush=True,
-            )
 
     def _seeds(self, entry: Entry) -> list[int]:
         """For which seeds a contestant is still to be trained."""
