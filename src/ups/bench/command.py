@@ -10,11 +10,10 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.markdown import Markdown
 
-from ups.bench.pdet import pdet_share
 from ups.bench.plots import draw
 from ups.bench.record import owned, read
 from ups.bench.run import Options, bench
-from ups.bench.scaling import scale
+from ups.bench.scaling import pdet_share, scale
 from ups.bench.tables import markdown
 from ups.bench.tasks import TASKS, Task, chosen
 from ups.durable import write

@@ -27,7 +27,7 @@ from ups.bench.contestants import Absent, Entry, Setting
 from ups.bench.contestants import chosen as chosen_entries
 from ups.bench.data import KEPT, Data, prepare
 from ups.bench.record import Record, device_name, machine
-from ups.bench.tasks import Model, Task
+from ups.bench.tasks import Task
 from ups.bench.tasks import chosen as chosen_tasks
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
@@ -93,7 +93,7 @@ class _Bench:
     def __init__(self, options: Options, task: Task, runtime: Runtime) -> None:
         self.options, self.task, self.runtime = options, task, runtime
         self.entries = chosen_entries(options.only, task, options.quick)
-        described = _described(task)
+        described = asdict(task) | {"solver": {type(task.solver).__name__: vars(task.solver)}}
         settings = {
             "task": described,
             "seconds": options.seconds,
@@ -259,16 +259,3 @@ def _release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _described(task: Task) -> dict[str, Any]:
-    """Everything pinned about a task, as plain values."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Model):
-            return asdict(value)
-        if isinstance(value, dict):
-            return {key: plain(v) for key, v in value.items()}
-        return value if isinstance(value, int | float | str) else {type(value).__name__: vars(value)}
-
-    return {name: plain(value) for name, value in vars(task).items()}

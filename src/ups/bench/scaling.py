@@ -1,6 +1,7 @@
-"""How the time of a training step grows: with trajectories in the set, samples in the batch, points, and width.
+"""Our step alone: how its time grows, with trajectories in the set, samples in the batch, points, and width; and the
+share of the card's measured matmul rate that the plain transformer at width 1024 in bfloat16 reaches.
 
-Each is doubled while the others stay. The exponent p of time ∝ nᵖ is fitted by least squares in log-log over the upper
+Each size is doubled while the others stay. The exponent p of time ∝ nᵖ is fitted by least squares in log-log over the upper
 half of the range, where the work and no longer its launching sets the time. What should be seen: 0 for the set, at most
 1 for batch and points, at most 2 for the width. Beside each time stands how far it is from the roofline of its size.
 """
@@ -31,7 +32,15 @@ from ups.equations import Advection
 from ups.track.progress import Progress
 
 KEPT = "nothing of --scaling is kept"
-BLOCKS = 3
+BLOCKS, PDET_BLOCKS = 3, 5
+PDET = Model(
+    "pdet_stack",
+    {"width": 1024, "depth": 8, "expansion": 4.0, "head": 64, "conditions": 64},
+    1e-4,
+    precision="bfloat16",
+)
+SMALL_PDET = Model("pdet_stack", {"width": 64, "depth": 2, "expansion": 4.0, "head": 16, "conditions": 16}, 1e-3)
+"""For a CPU, where the number says nothing: only that it runs."""
 RANGES = {
     "cuda": {
         "trajectories": (1024, 2048, 4096, 8192),
@@ -80,6 +89,33 @@ def scale(options: Options) -> dict[str, Any]:
     found["text"] = table(found)
     write(options.out / "scaling.json", (json.dumps(found, indent=1) + "\n").encode())
     draw_scaling(found["series"], options.out / "scaling.png")
+    return found
+
+
+def pdet_share(options: Options) -> dict[str, Any]:
+    """Measure and write `pdet.json`: GFLOP of a step over its time, over the measured bf16 rate."""
+    # A transformer's norms and gates are many passes over memory between the products: compiling fuses them.
+    with Runtime.start(options.runtime.model_copy(update={"compile": True}), options.seeds[0]) as runtime:
+        cuda = runtime.device.type == "cuda"
+        model = PDET if cuda else SMALL_PDET
+        task = replace(
+            TASKS["advection"], models={"pdet": model}, train=512 if cuda else 32, validation=1, test=1, frames=5
+        )
+        task = task if cuda else replace(task, batch_size=4)
+        folder = options.out / "work" / f"pdet-{runtime.device.type}"
+        measured = roofline.measure(runtime.device)
+        timing, counts = step_alone(task, runtime, folder, PDET_BLOCKS, "nothing of --pdet is kept")
+        rate = "bf16" if cuda else measured.used
+        result = throughput.result(timing, task.batch_size, counts, replace(measured, used=rate))
+        where = machine(runtime.device)
+    text = (
+        f"pdet_stack, {model.settings}, batch {task.batch_size}, {task.points} tokens, {rate}: "
+        f"{1e3 * result['step_seconds']:.4g} ms a step, {counts.flop / 1e12:.4g} TFLOP, "
+        f"{result['flop_per_second'] / 1e12:.4g} TFLOP/s = {100 * result['share_of_matmul']:.3g} % of the measured "
+        f"{measured.matmul[rate] / 1e12:.4g} TFLOP/s ({where['device']}, torch {where['torch']}, {where['date']})"
+    )
+    found = {"machine": where, "command": options.command, "throughput": result, "text": text}
+    write(options.out / "pdet.json", (json.dumps(found, indent=1) + "\n").encode())
     return found
 
 

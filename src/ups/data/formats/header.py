@@ -90,11 +90,9 @@ def header_of(trajectories: Sequence[Trajectory]) -> Header:
     if not trajectories:
         raise UserError("there are no trajectories to write; give at least one")
     first = trajectories[0]
-    if not isinstance(first.space, Grid):
-        raise UserError(f"trajectories of {first.task!r} lie on scattered points; only those on a grid can be written")
     for number, other in enumerate(trajectories):
         for what, same in (
-            ("grid", isinstance(other.space, Grid) and other.space.same_as(first.space)),
+            ("grid", other.space.same_as(first.space)),
             ("times", torch.equal(other.times, first.times)),
             ("channels", other.channels == first.channels),
             ("boundary", other.boundary == first.boundary),
