@@ -130,6 +130,10 @@ def test_neuraloperator_s_trainer_takes_the_steps_it_is_given(tmp_path):
         peer.advance(2)
         peer.advance(2, fixed=True)
         assert any(not torch.equal(a, b) for a, b in zip(before, peer.network.parameters(), strict=True))
+        seen: list[int] = []
+        took = peer.train(lambda step, seconds, model: float(seen.append(step) or seconds), lambda step, text: None)
+        assert seen == [10, 20, 30, 40] and took > 0  # epochs of ten steps
+        assert peer.optimiser.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)  # the schedule ends with the training
         peer.close()
 
 

@@ -86,7 +86,7 @@ class Peer:
         self.batches = map(_named, on_device(data, self.device, setting.seed))
         self.optimiser = torch.optim.AdamW(network.parameters(), lr=described.learning_rate, weight_decay=1e-4)
         self.loss = neuralop.LpLoss(d=dimension, p=2)
-        self.trainer = _watched(neuralop.Trainer, network, self.device)
+        self.trainer = neuralop.Trainer(model=network, n_epochs=EPOCHS, device=self.device)
         self._same: dict[str, Tensor] | None = None
 
     @property
@@ -120,20 +120,16 @@ class Peer:
         epochs = max(1, min(EPOCHS, self.steps // SHORTEST))
         each = self.steps // epochs
         due = max(1, epochs // POINTS)
+        self._schedule(epochs)
         clock = Clock(self.device)
-
-        def between(epoch: int) -> None:
+        for epoch in range(1, epochs + 1):
+            self.trainer.train_one_epoch(epoch - 1, Stretch(self.batches, each), self.loss)
             self.runtime.check_stop(KEPT)
             progress(epoch * each, "")
-            if epoch and (epoch % due == 0 or epoch == epochs):
+            if epoch % due == 0 or epoch == epochs:
                 self.network.eval()
                 with clock.stopped(), torch.no_grad():
                     validate(epoch * each, clock.seconds, self.trained())
-
-        self.trainer.between, self.trainer.n_epochs = between, epochs
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, T_max=epochs)
-        self.trainer.train(Stretch(self.batches, each), {}, self.optimiser, schedule, training_loss=self.loss)
-        between(epochs)
         return clock.seconds
 
     def trained(self) -> Propagator:
@@ -147,16 +143,3 @@ def _named(batch: Batch) -> dict[str, Tensor]:
     """As its Trainer wants them: a frame and the next, channels first."""
     x, y = batch.values.movedim(-1, 2).unbind(1)
     return {"x": x.contiguous(), "y": y.contiguous()}
-
-
-def _watched(trainer: type, network: nn.Module, device: torch.device) -> Any:
-    """Its Trainer, which calls `between` before each epoch: the place it leaves for such things."""
-
-    class Watched(trainer):
-        between: Callable[[int], None] = staticmethod(lambda epoch: None)
-
-        def on_epoch_start(self, epoch: int) -> None:
-            super().on_epoch_start(epoch)
-            self.between(epoch)
-
-    return Watched(model=network, n_epochs=EPOCHS, device=device)

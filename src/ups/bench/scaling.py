@@ -1,9 +1,10 @@
 """Our step alone: how its time grows, with trajectories in the set, samples in the batch, points, and width; and the
 share of the card's measured matmul rate that the plain transformer at width 1024 in bfloat16 reaches.
 
-Each size is doubled while the others stay. The exponent p of time ∝ nᵖ is fitted by least squares in log-log over the upper
-half of the range, where the work and no longer its launching sets the time. What should be seen: 0 for the set, at most
-1 for batch and points, at most 2 for the width. Beside each time stands how far it is from the roofline of its size.
+Each size is doubled while the others stay. The exponent p of time ∝ nᵖ is fitted by least squares in log-log over the
+upper half of the range, where the work and no longer its launching sets the time. What should be seen: 0 for the set,
+at most 1 for batch and points, at most 2 for the width. Beside each time stands how far it is from the roofline of its
+size.
 """
 
 from __future__ import annotations
@@ -33,13 +34,9 @@ from ups.track.progress import Progress
 
 KEPT = "nothing of --scaling is kept"
 BLOCKS, PDET_BLOCKS = 3, 5
-PDET = Model(
-    "pdet_stack",
-    {"width": 1024, "depth": 8, "expansion": 4.0, "head": 64, "conditions": 64},
-    1e-4,
-    precision="bfloat16",
-)
-SMALL_PDET = Model("pdet_stack", {"width": 64, "depth": 2, "expansion": 4.0, "head": 16, "conditions": 16}, 1e-3)
+_PDET = {"width": 1024, "depth": 8, "expansion": 4.0, "head": 64, "conditions": 64}
+PDET = Model("pdet_stack", _PDET, 1e-4, precision="bfloat16")
+SMALL_PDET = Model("pdet_stack", _PDET | {"width": 64, "depth": 2, "head": 16, "conditions": 16}, 1e-3)
 """For a CPU, where the number says nothing: only that it runs."""
 RANGES = {
     "cuda": {
@@ -98,10 +95,8 @@ def pdet_share(options: Options) -> dict[str, Any]:
     with Runtime.start(options.runtime.model_copy(update={"compile": True}), options.seeds[0]) as runtime:
         cuda = runtime.device.type == "cuda"
         model = PDET if cuda else SMALL_PDET
-        task = replace(
-            TASKS["advection"], models={"pdet": model}, train=512 if cuda else 32, validation=1, test=1, frames=5
-        )
-        task = task if cuda else replace(task, batch_size=4)
+        task = replace(TASKS["advection"], models={"pdet": model}, train=512, validation=1, test=1, frames=5)
+        task = task if cuda else replace(task, batch_size=4, train=32)
         folder = options.out / "work" / f"pdet-{runtime.device.type}"
         measured = roofline.measure(runtime.device)
         timing, counts = step_alone(task, runtime, folder, PDET_BLOCKS, "nothing of --pdet is kept")
