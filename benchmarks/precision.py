@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ups.bench.contestants import Setting, Watch
+from ups.bench.contestants import Setting
 from ups.bench.data import Data, prepare
 from ups.bench.tasks import Model, chosen
 from ups.bench.trained import Trained
@@ -153,7 +153,7 @@ def trained(
             if step == int(precision.until * options.steps) and precision.until < 1:
                 make_exact(cut)
 
-        contestant.train(Watch(lambda step, seconds, model: 0.0, progress))
+        contestant.train(lambda step, seconds, model: 0.0, progress)
         judged = contestant.trained()
         as_trained = errors(judged, data)
         for block in blocks(judged):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 
 import h5py
 import pytest
@@ -101,6 +102,7 @@ def test_every_command_is_in_this_list():
         (["data", "make", "advection", "--out", "x", "--count", "many"], "Invalid value for '--count'"),
         (["data", "make", "advection", "--out", "x", "--set", "beta"], "error: --set beta: give NAME=VALUE"),
         (["data", "make", "advection", "--out", "x", "--set", "beta=fast"], "error: advection: beta is 'fast'"),
+        (["data", "make", "heat", "--plugin", "nowhere.py"], "error: there is no plugin nowhere.py"),
         (["store", "verify", "nowhere"], "error: nowhere holds no store"),
         (["simulate", "run", "in", "--out", "x", "--steps", "3", "--times", "1"], "error: give --steps or --times"),
         (["simulate", "run", "in", "--out", "x", "--steps", "3"], "error: in is not a readable .npz file"),
@@ -159,7 +161,7 @@ def test_the_version_is_printed():
 def test_settings_and_times_become_numbers():
     assert parse_settings(["beta=0.4", " nu = 1e-3"]) == {"beta": 0.4, "nu": 1e-3}
     assert parse_times("0.1, 0.2") == [0.1, 0.2]
-    with pytest.raises(UserError, match="NAME=NUMBER"):
+    with pytest.raises(UserError, match="NAME=VALUE"):
         parse_settings(["=3"])
 
 
@@ -204,3 +206,13 @@ def test_data_that_are_made_can_be_inspected(tmp_path):
     assert half.returncode == 2 and "points is 16.5; give a whole number" in half.stderr
     unknown = call("data", "make", "advecton", "--out", str(tmp_path))
     assert unknown.returncode == 2 and "did you mean advection?" in unknown.stderr
+
+
+def test_data_are_made_of_an_equation_of_the_users_own(tmp_path):
+    plugin = Path(__file__).parents[1] / "examples" / "toy_equation.py"
+    given = ["--plugin", str(plugin), "--count", "40", "--workers", "2", "--out", str(tmp_path)]  # workers know it, too
+    made = call("--quiet", "data", "make", "heat", *given)
+    assert made.returncode == 0, made.stderr
+    found = json.loads(call("data", "inspect", made.stdout.strip(), "--task", "heat", "--json").stdout)
+    assert found["shape"] == {"samples": 40, "time": 21, "x": 64, "channels": 1}
+    assert "∂u/∂t = ν ∂²u/∂x²" in call("data", "make", "heat", "--list", "--plugin", str(plugin)).stdout

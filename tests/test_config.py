@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from ups.config.load import config_hash, load_config, packaged_configs, save_config
+from ups.config.load import config_hash, packaged_configs, read_config, save_config
 from ups.config.text import parse_yaml
 from ups.errors import UserError
 from ups.pipeline.config import load_run
@@ -58,13 +58,13 @@ def write(tmp_path: Path):
 
 def refusal(path: str | Path, *overrides: str) -> str:
     with pytest.raises(UserError) as caught:
-        load_config(path, overrides, Config)
+        read_config(path, overrides).checked(Config)
     return str(caught.value)
 
 
 def test_numbers_in_exponent_form_are_numbers(write):
     assert parse_yaml("[1e-3, 1E5, -2e+1, .5, 5., 010, 0x10, 12]") == [1e-3, 1e5, -20.0, 0.5, 5.0, 10, 16, 12]
-    assert load_config(write("learning_rate: 3e-4"), [], Config).learning_rate == 3e-4
+    assert read_config(write("learning_rate: 3e-4"), []).checked(Config).learning_rate == 3e-4
 
 
 def test_words_of_older_yaml_stay_words():
@@ -83,7 +83,7 @@ def test_words_of_older_yaml_stay_words():
 def test_a_later_include_wins_and_the_file_itself_wins_over_both(write):
     write("operator: {kind: spectral, width: 1, modes: 1}\nname: first\nlearning_rate: 0.5", "a.yaml")
     write("operator: {kind: spectral, width: 2}\nname: second", "b.yaml")
-    config = load_config(write("include: [a.yaml, b.yaml]\nname: third"), [], Config)
+    config = read_config(write("include: [a.yaml, b.yaml]\nname: third"), []).checked(Config)
     assert config == Config(name="third", operator=Spectral(width=2, modes=1), learning_rate=0.5)
 
 
@@ -91,7 +91,7 @@ def test_an_include_is_found_beside_the_file_that_names_it(write, tmp_path):
     (tmp_path / "deep").mkdir()
     write("name: base", "deep/base.yaml")
     write("include: base.yaml", "deep/middle.yaml")
-    assert load_config(write("include: deep/middle.yaml"), [], Config).name == "base"
+    assert read_config(write("include: deep/middle.yaml"), []).checked(Config).name == "base"
 
 
 def test_files_that_include_each_other_are_refused(write):
@@ -104,14 +104,14 @@ def test_two_files_may_include_the_same_third(write):
     write("learning_rate: 0.25", "base.yaml")
     write("include: base.yaml", "a.yaml")
     write("include: base.yaml", "b.yaml")
-    assert load_config(write("include: [a.yaml, b.yaml]"), [], Config).learning_rate == 0.25
+    assert read_config(write("include: [a.yaml, b.yaml]"), []).checked(Config).learning_rate == 0.25
 
 
 def test_overrides_win_in_order_and_reach_into_lists(write):
     path = write("tasks: [{name: advection, parameters: {beta: 0.1}}, {name: burgers}]")
     overrides = ["operator.kind=spectral", "operator.width=64", "operator.width=96", "learning_rate=1e-2"]
     overrides += ["tasks.1.parameters.nu=1e-3", "root=null", "name=a=b"]
-    config = load_config(path, overrides, Config)
+    config = read_config(path, overrides).checked(Config)
     assert config.operator == Spectral(width=96)
     assert config.learning_rate == 1e-2
     assert [task.parameters for task in config.tasks] == [{"beta": 0.1}, {"nu": 1e-3}]
@@ -120,7 +120,7 @@ def test_overrides_win_in_order_and_reach_into_lists(write):
 
 def test_an_override_changes_one_place_even_if_the_yaml_shares_it(write):
     path = write("tasks: [{name: a, parameters: &p {nu: 1}}, {name: b, parameters: *p}]")
-    config = load_config(path, ["tasks.0.parameters.nu=2"], Config)
+    config = read_config(path, ["tasks.0.parameters.nu=2"]).checked(Config)
     assert [task.parameters["nu"] for task in config.tasks] == [2.0, 1.0]
 
 
@@ -154,6 +154,28 @@ def test_an_unknown_key_names_its_file_and_the_nearest_valid_key(write):
     message = refusal(write("include: base.yaml\nlearning_rate: 0.1"))
     assert message.startswith("operator.haeds is not a known key") and "base.yaml" in message
     assert message.endswith("did you mean operator.heads?") and "\n" not in message
+
+
+def test_a_key_that_belongs_into_a_section_is_told_where_it_goes(write):
+    assert refusal(write("width: 3")).endswith("it goes under operator, as operator.width")
+    run = "tasks: {advection: {make: {equation: advection, trajectories: 20, values: {beta: [0.4]}}}}\n"
+    for more, place in (
+        ("operator: {width: 9}", "stages, as stages.operator"),  # the schema of a run that says nothing of stages
+        ("stages: {mine: {kind: operator}}\noperator: {width: 9}", "stages, as stages.operator"),
+        ("fno: {width: 9}", "compare, as compare.fno"),
+        ("steps: 9", "training, as training.steps"),
+        ("make: {}", "tasks.NAME, as tasks.NAME.make"),
+    ):
+        with pytest.raises(UserError, match=f"is not a known key .*; it goes under {place}$"):
+            load_run(write(run + more), [])
+
+
+def test_a_network_of_one_task_is_no_stage_of_several(write):
+    task = "{make: {equation: advection, trajectories: 20, values: {beta: [0.4]}}}"
+    stage = "stages: {mine: {architecture: fno}}"
+    assert load_run(write(f"tasks: {{advection: {task}}}\n{stage}"), [])
+    with pytest.raises(UserError, match=r"stages.mine has the architecture 'fno', .* put it under compare:.* one task"):
+        load_run(write(f"tasks: {{advection: {task}, other: {task}}}\n{stage}"), [])
 
 
 def test_an_unknown_key_deep_in_a_list_has_its_full_path(write):
@@ -270,7 +292,7 @@ configs = st.builds(
 def test_a_saved_config_reads_back_equal(tmp_path_factory, config):
     path = tmp_path_factory.mktemp("saved") / "config.yaml"
     save_config(config, path)
-    again = load_config(path, [], Config)
+    again = read_config(path, []).checked(Config)
     assert again == config
     assert config_hash(again) == config_hash(config)
 

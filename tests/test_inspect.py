@@ -18,7 +18,7 @@ from ups.data.open import open_dataset
 from ups.equations import Advection
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid, Header, Side
-from ups.report.table import metrics_table
+from ups.report.verdict import metrics_table
 
 
 class InMemory:

@@ -26,9 +26,10 @@ from ups.distributed.launch.run_directory import begun
 from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, GaveUp, UserError
 from ups.metrics import register_metric, registry
-from ups.report.table import metrics_table
+from ups.report.verdict import metrics_table
 from ups.simulator import load
-from ups.training.restore import restored
+from ups.training.fit import progress_of
+from ups.training.restore import checksum_of, restored
 
 VIEWS = {"advection": ["one_step", "rollout"], "burgers": ["one_step", "rollout"], "darcy": ["one_step"]}
 
@@ -78,6 +79,24 @@ def test_a_run_directory_of_another_config_is_refused_and_kept(finished_run: Pat
     with pytest.raises(UserError, match=r"belongs to another configuration \(settings.width differs\)"):
         pipeline.run("quickstart", [*SMALLER, "stages.operator.width=16"], finished_run.parent)
     assert (finished_run / "metrics.json").read_bytes() == before
+
+
+def test_more_steps_for_a_stage_that_a_trained_one_stands_on_are_refused_before_any_training(tmp_path: Path) -> None:
+    task = "{make: {equation: advection, trajectories: 10, values: {beta: [0.4]}, settings: {points: 32, frames: 5}}}"
+    (tmp_path / "two.yaml").write_text(
+        f"tasks: {{advection: {task}}}\ntraining: {{steps: 4, batch_size: 2}}\nruntime: {{threads: 1}}\n"
+        "stages: {first: {kind: operator, width: 4}, second: {kind: operator, width: 4, on: [first]}}"
+    )
+    pipeline.train(tmp_path / "two.yaml", [], tmp_path)
+    first = tmp_path / "two" / "stages" / "first"
+    before = checksum_of(first), progress_of(first)
+    for work in (pipeline.train, pipeline.run):
+        with pytest.raises(UserError, match=r"second stands on first as it is now.* stages.second.training alone"):
+            work(tmp_path / "two.yaml", ["training.steps=8"], tmp_path)
+        assert (checksum_of(first), progress_of(first)) == before
+    pipeline.train(tmp_path / "two.yaml", ["stages.second.training.steps=8"], tmp_path)
+    assert (checksum_of(first), progress_of(first)) == before
+    assert progress_of(tmp_path / "two" / "stages" / "second")["step"] == 8
 
 
 def test_evaluating_and_reporting_again_gives_the_same_numbers(finished_run: Path) -> None:

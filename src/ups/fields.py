@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,7 +20,7 @@ from ups.errors import UserError
 AXES = ("x", "y", "z")
 
 Kind = Literal["periodic", "value", "flux", "robin", "reflecting", "open"]
-KINDS: tuple[Kind, ...] = ("periodic", "value", "flux", "robin", "reflecting", "open")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -130,18 +130,6 @@ class Grid:
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
-    """Scattered positions in a rectangular domain (meshes, particles, sensors)."""
-
-    positions: Float[Tensor, "P dim"]
-    extent: tuple[tuple[float, float], ...]
-
-    @property
-    def dimension(self) -> int:
-        return self.positions.shape[-1]
-
-
-@dataclass(frozen=True, eq=False)
 class Conditions:
     """What a solution depends on besides its start: PDE parameters, static fields, forcings.
 
@@ -159,7 +147,7 @@ class Trajectory:
 
     values: Float[Tensor, "T *space C"]
     channels: tuple[str, ...]
-    space: Grid | Points
+    space: Grid
     times: Float[Tensor, " T"]
     boundary: Boundary
     conditions: Conditions = field(default_factory=Conditions)
@@ -168,8 +156,7 @@ class Trajectory:
     mask: Tensor | None = None
 
     def __post_init__(self) -> None:
-        space = self.space.shape if isinstance(self.space, Grid) else (len(self.space.positions),)
-        expected = (len(self.times), *space, len(self.channels))
+        expected = (len(self.times), *self.space.shape, len(self.channels))
         if tuple(self.values.shape) != expected:
             raise UserError(
                 f"trajectory of task {self.task!r} has values of shape {tuple(self.values.shape)}, but its times, "
@@ -203,25 +190,19 @@ class Batch:
     def select(self, places: Sequence[int]) -> Batch:
         """Some of the trajectories, in the order given."""
         rows = torch.tensor(places, dtype=torch.long)
-        return replace(
-            self,
-            values=self.values[rows],
-            times=self.times[rows],
-            parameters={name: value[rows] for name, value in self.parameters.items()},
-            static={name: value[rows] for name, value in self.static.items()},
-            ids=self.ids[rows],
-            forcings={name: value[rows] for name, value in self.forcings.items()},
-            mask=None if self.mask is None else self.mask[rows],
-        )
+        return self.mapped(lambda tensor: tensor[rows], self.ids[rows])
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The same with `change` applied to each tensor that a step computes from, always in the same order."""
+    def mapped(self, change: Callable[[Tensor], Tensor], ids: Int[Tensor, " N"] | None = None) -> Batch:
+        """The same with `change` applied to each tensor that a step computes from, always in the same order; `ids` are
+        given where it is of other trajectories then.
+        """
         return replace(
             self,
             values=change(self.values),
             times=change(self.times),
             parameters={name: change(value) for name, value in self.parameters.items()},
             static={name: change(value) for name, value in self.static.items()},
+            ids=self.ids if ids is None else ids,
             forcings={name: change(value) for name, value in self.forcings.items()},
             mask=None if self.mask is None else change(self.mask),
         )

@@ -102,7 +102,7 @@ class Simulator:
             if task is not None and task in self.tasks:  # a trajectory also says what its task does not vary
                 spec = self.tasks[task].spec
                 given = {name: v for name, v in given.items() if name in (*spec.parameters, *spec.static)}
-            u0, grid = u0.values[0], grid or _grid_of(u0)
+            u0, grid = u0.values[0], grid or u0.space
         learned = self._learned(task, given)
         name, notes = learned.spec.name, []
         given = self._checked(learned, given, notes)
@@ -342,12 +342,6 @@ def _tensor(value: Any, what: str, like: Tensor) -> Tensor:
     if tensor.is_complex() or tensor.numel() == 0:
         raise UserError(f"{what} is {'complex' if tensor.is_complex() else 'empty'}; give real numbers")
     return tensor.to(like)
-
-
-def _grid_of(trajectory: Trajectory) -> Grid:
-    if not isinstance(trajectory.space, Grid):
-        raise UserError("this model works on grids; the trajectory's points are scattered")
-    return trajectory.space
 
 
 def _grid_like(own: Grid, shape: Sequence[int]) -> Grid:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from tiny import tiny
 
-from ups.bench import ceilings, throughput
+from ups.bench import command, roofline, throughput
+from ups.bench.run import Options
+from ups.bench.tasks import Task
 
 ARGUMENTS: dict[str, Any] = {
     "tasks": ["advection"],
@@ -26,6 +28,13 @@ def hastily() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(throughput, "BLOCKS", {"cpu": 2})
         patch.setattr(throughput, "LONGEST", {"cpu": 0.02})
-        patch.setitem(ceilings._SIDE, "cpu", 128)
-        patch.setitem(ceilings._COPY, "cpu", 2**20)
+        patch.setitem(roofline._SIDE, "cpu", 128)
+        patch.setitem(roofline._COPY, "cpu", 2**20)
         yield
+
+
+def measure(
+    *, seconds: float | None = None, as_json: bool = False, change: Callable[[Task], Task] = tiny, **options: Any
+) -> int:
+    """`ups bench` with these options."""
+    return command.measure(Options(asked_seconds=seconds, **options), as_json=as_json, change=change)

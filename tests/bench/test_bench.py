@@ -13,18 +13,16 @@ from typing import Any
 
 import pytest
 import torch
-from hasty import ARGUMENTS, hastily
+from hasty import ARGUMENTS, hastily, measure
 from tiny import tiny
 
 from ups.bench import run, solvers
-from ups.bench.accuracy import seconds_to
-from ups.bench.command import measure
 from ups.bench.contestants import Entry
 from ups.bench.data import prepare
 from ups.bench.loops import Loop
 from ups.bench.scaling import exponent
 from ups.bench.solvers import comparison
-from ups.bench.tables import markdown, speedups, target
+from ups.bench.tables import markdown, seconds_to, speedups, target
 from ups.bench.tasks import TASKS
 from ups.bench.trained import Trained
 from ups.distributed.runtime.settings import RuntimeConfig
@@ -114,20 +112,20 @@ def test_rollouts_are_timed_in_full_batches_however_few_the_test_trajectories(mo
 
     monkeypatch.setattr(solvers, "synchronise", lambda device: None)
     monkeypatch.setitem(solvers.BATCHES, "cuda", (2, 8))
-    result, seconds = solvers.fastest(work, batch, torch.device("cuda"))
+    result, seconds = solvers.fastest(work, batch, torch.device("cuda"), lambda kept: None)
     assert torch.equal(result, 2 * batch.values) and seconds > 0
     assert lengths == [8, 8, 8] + [2, 1] * 3
     lengths.clear()
     monkeypatch.setattr(solvers, "LONG", 0.0)
-    assert torch.equal(solvers.fastest(work, batch, torch.device("cuda"))[0], 2 * batch.values)
+    assert torch.equal(solvers.fastest(work, batch, torch.device("cuda"), lambda kept: None)[0], 2 * batch.values)
     assert lengths == [8]  # a long run is the only one
     most = 4
     lengths.clear()
-    assert torch.equal(solvers.fastest(work, batch, torch.device("cuda"))[0], 2 * batch.values)
+    assert torch.equal(solvers.fastest(work, batch, torch.device("cuda"), lambda kept: None)[0], 2 * batch.values)
     assert lengths == [2, 1]  # eight do not fit
     most = 1
     with pytest.raises(torch.OutOfMemoryError):
-        solvers.fastest(work, batch, torch.device("cuda"))
+        solvers.fastest(work, batch, torch.device("cuda"), lambda kept: None)
 
 
 def test_solvers_are_compared_on_the_same_trajectories(benched):

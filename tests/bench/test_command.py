@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from hasty import ARGUMENTS, hastily
+from hasty import ARGUMENTS, hastily, measure
 from tiny import tiny, tiny_setting
 from typer.testing import CliRunner
 
-from ups.bench import pdet, solvers, throughput
-from ups.bench.command import measure
-from ups.bench.contestants import Watch
+from ups.bench import scaling, solvers, throughput
 from ups.bench.loops import Loop
 from ups.bench.record import owned
 from ups.bench.tasks import chosen
@@ -62,7 +60,7 @@ def test_a_signal_is_heard_after_the_block_that_is_being_timed(tmp_path, signall
 def test_a_signal_is_heard_while_the_plain_transformer_is_timed(tmp_path, signalled):
     with torch.compiler.set_stance("force_eager"), pytest.raises(Stopped, match="nothing of --pdet is kept"):
         measure(device="cpu", threads=1, pdet=True, out=tmp_path)
-    assert len(signalled) == 1 < pdet.BLOCKS
+    assert len(signalled) == 1 < scaling.PDET_BLOCKS
 
 
 def test_a_wish_to_stop_is_heard_while_solvers_and_rollouts_are_timed(tmp_path):
@@ -81,7 +79,7 @@ def test_a_training_that_is_stopped_does_not_promise_what_goes_with_its_folder(t
         contestant = Trained("ours", setting)
         setting.runtime.stop.asked = True
         with pytest.raises(Stopped, match=r"^results of finished contestants are kept$"):
-            contestant.train(Watch(lambda step, seconds, model: 0.0, lambda step, text: None))
+            contestant.train(lambda step, seconds, model: 0.0, lambda step, text: None)
         contestant.close()
 
 

@@ -11,10 +11,9 @@ import torch
 from shapes import unchecked
 from tiny import tiny, tiny_setting
 
-from ups.bench import batches
-from ups.bench.batches import FromLoader, OnDevice, Pairs, loader, window_batch
+from ups.bench import loops
 from ups.bench.contestants import Absent, chosen
-from ups.bench.loops import Loop
+from ups.bench.loops import Loop, Pairs, loader, on_device, window_batch
 from ups.bench.peer import Peer, package
 from ups.bench.tasks import TASKS
 from ups.bench.trained import Trained
@@ -43,7 +42,7 @@ def test_a_loop_beside_a_compiled_trainer_is_compiled_too_and_counted_as_if_it_w
     """Dynamo's own backend stands in for the compiler, which would take minutes."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     with tiny_setting(tmp_path, compiled=True) as setting:
-        batch = next(iter(OnDevice(setting.data, torch.device("cpu"), 0)))
+        batch = next(on_device(setting.data, torch.device("cpu"), 0))
         compiled, plain = (Loop("ours", setting, "gather", averaged=True, compiled=c) for c in (None, False))
         parts = [part._compiled_call_impl is not None for part in compiled.module.modules()]
         assert any(parts) and not any(part._compiled_call_impl is not None for part in plain.module.modules())
@@ -55,7 +54,7 @@ def test_a_loop_beside_a_compiled_trainer_is_compiled_too_and_counted_as_if_it_w
 def test_the_loader_gives_every_pair_of_frames_once_an_epoch(tmp_path):
     with tiny_setting(tmp_path) as setting:
         data = setting.data
-        seen = torch.cat(list(FromLoader(data, torch.device("cpu"), 0).loader))
+        seen = torch.cat(list(loader(data, torch.device("cpu"), 0)))
     count, frames = data.fields.shape[:2]
     assert len(seen) == len(Pairs(data.fields)) == count * (frames - 1)
     wanted = torch.stack([data.fields[i, t : t + 2] for i in range(count) for t in range(frames - 1)])
@@ -75,9 +74,9 @@ def test_a_worker_of_the_loader_frees_nothing_that_was_garbage_before_it(tmp_pat
             gc.collect()
             return super().__getitem__(index)
 
-    monkeypatch.setattr(batches, "worker_count", lambda device, data: 1)
+    monkeypatch.setattr(loops, "worker_count", lambda device, data: 1)
     with tiny_setting(tmp_path) as setting:
-        monkeypatch.setattr(batches, "Pairs", Collecting)
+        monkeypatch.setattr(loops, "Pairs", Collecting)
         made = loader(setting.data, torch.device("cpu"), 0)
         gc.disable()
         try:
@@ -131,6 +130,10 @@ def test_neuraloperator_s_trainer_takes_the_steps_it_is_given(tmp_path):
         peer.advance(2)
         peer.advance(2, fixed=True)
         assert any(not torch.equal(a, b) for a, b in zip(before, peer.network.parameters(), strict=True))
+        seen: list[int] = []
+        took = peer.train(lambda step, seconds, model: float(seen.append(step) or seconds), lambda step, text: None)
+        assert seen == [10, 20, 30, 40] and took > 0  # epochs of ten steps
+        assert peer.optimiser.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)  # the schedule ends with the training
         peer.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ups.bench.counts import Counting, count_step
+from ups.bench.roofline import Counting, count_step
 from ups.fields import Boundary, Grid
 from ups.models.geometry import Frame
 from ups.models.operator.spectral import Spectral

@@ -5,7 +5,7 @@ import pytest
 from demo_report import advection_page, darcy_page, vortex_page
 from matplotlib.collections import QuadMesh
 
-from ups.report.limits import error_limit, field_limits
+from ups.report.drawing import error_limit, field_limits
 from ups.report.pictures import film_figure, space_time_figure, steady_figure
 
 

@@ -10,8 +10,9 @@ import pytest
 from demo_report import advection_page, burgers_page, darcy_page, report_of, vortex_page
 from shapes import unchecked
 
-from ups.report import Report, Sample, summary_rows, write_report
-from ups.report.html import page
+from ups.report.contents import Report, Sample
+from ups.report.html import page, write_report
+from ups.report.verdict import summary_rows
 
 
 class Elements(HTMLParser):

@@ -11,11 +11,10 @@ from matplotlib.collections import QuadMesh
 
 from ups.errors import UserError
 from ups.evaluation.labels import PredictorLabel, labels
-from ups.report import Legend
 from ups.report.animation import player_data
 from ups.report.assemble import assemble
 from ups.report.html import page
-from ups.report.palette import COLOURS, MODEL, TRIVIAL, TRUTH
+from ups.report.legend import COLOURS, MODEL, TRIVIAL, TRUTH, Legend
 from ups.report.pictures import MOST_WIDTH, film_figure, space_time_figure, steady_figure
 from ups.report.plots import growth_figure, training_figure
 

@@ -5,9 +5,19 @@ import pytest
 from demo_report import LEGEND, burgers_page, darcy_page
 
 from ups.evaluation.labels import labels
-from ups.report import Legend, Report, SummaryRow, summary_rows
+from ups.report.contents import Report, SummaryRow
 from ups.report.html import page
-from ups.report.verdict import duration, geometric_mean, headline, mean_against, number, ratio, times
+from ups.report.legend import Legend
+from ups.report.verdict import (
+    duration,
+    geometric_mean,
+    headline,
+    mean_against,
+    number,
+    ratio,
+    summary_rows,
+    times,
+)
 
 
 def row(task, operator, fno, persistence=1.0, view="rollout", ci95=None, **others):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ups.bench.counts import Counting
+from ups.bench.roofline import Counting
 from ups.training.muon import Muon, _has_kernel
 
 muon_kernel = pytest.importorskip("ups.training.muon_kernel", exc_type=ImportError)

@@ -7,13 +7,12 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.bench.contestants import Contestant, Watch
+from ups.bench.contestants import Contestant
 from ups.bench.data import Data
 from ups.evaluation.scores import plain
-from ups.fields import Batch
 from ups.metrics import nrmse, pooled_nrmse
 from ups.metrics.bootstrap import bootstrap_interval
-from ups.models.predictor import Persistence, Predictor
+from ups.models.predictor import Predictor
 from ups.models.propagator import Propagator
 from ups.rollout.operator import OperatorPredictor
 from ups.rollout.predict import one_step, rollout
@@ -39,19 +38,16 @@ def trained(
 
         def validate(step: int, seconds: float, model: Propagator) -> float:
             predictor = OperatorPredictor(model, [data.learned])
-            error = rollout_error(rollout(predictor, data.learned.spec.name, data.validation), data.validation)
+            predicted = rollout(predictor, data.learned.spec.name, data.validation)
+            error = float(nrmse(predicted, data.validation.values[:, 1:]).mean())
             curve.append({"step": step, "seconds": making + seconds, "rollout_nrmse": error})
             progress.update(step, f"rollout nRMSE {error:.4f}")
             return error
 
-        seconds = making + contestant.train(Watch(validate, progress.update))
+        seconds = making + contestant.train(validate, progress.update)
     model = contestant.trained()
     result = {"steps": curve[-1]["step"], "seconds": seconds, "curve": curve}
     return result | judged(OperatorPredictor(model, [data.learned]), data), model
-
-
-def rollout_error(predicted: Float[Tensor, "N T *space C"], truth: Batch) -> float:
-    return float(nrmse(predicted, truth.values[:, 1:]).mean())
 
 
 def judged(predictor: Predictor, data: Data) -> dict[str, Any]:
@@ -72,13 +68,3 @@ def scored(predicted: Float[Tensor, "N T *space C"], target: Float[Tensor, "N T 
         "median": plain(each.median()),
         "pooled": plain(pooled_nrmse(predicted, target).mean()),
     }
-
-
-def persistence(data: Data) -> dict[str, Any]:
-    """What copying the input scores."""
-    return judged(Persistence([data.learned]), data)
-
-
-def seconds_to(curve: list[dict[str, float]], target: float) -> float | None:
-    """When validation first saw a rollout error of at most `target`; None if never."""
-    return next((point["seconds"] for point in curve if point["rollout_nrmse"] <= target), None)

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from ups.bench.counts import Counts
 from ups.bench.data import Data
+from ups.bench.roofline import Counts
 from ups.bench.tasks import Task
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
@@ -37,12 +37,8 @@ POINTS = 8
 """So many times a training is interrupted, its clock stopped, to validate."""
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What a training reports to: `validate(step, seconds, model)`, which gives the error, and `progress(step)`."""
-
-    validate: Callable[[int, float, Propagator], float]
-    progress: Callable[[int, str], None]
+Validate = Callable[[int, float, Propagator], float]
+"""What a training is judged by while it goes on: the error from its step, its seconds so far and its model."""
 
 
 class Contestant(Protocol):
@@ -61,8 +57,8 @@ class Contestant(Protocol):
         """What an eager step of the same model computes and moves, on a batch that is there already."""
         ...
 
-    def train(self, watch: Watch) -> float:
-        """All steps it was made for; seconds, validation not counted."""
+    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
+        """All steps it was made for; seconds, validation not counted. `progress` is told every step."""
         ...
 
     def trained(self) -> Propagator:

@@ -13,16 +13,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.bench.ceilings import synchronise
+from ups.bench.roofline import synchronise
 from ups.bench.tasks import DATA_SEED, Task
 from ups.data.prepare.splits import check_disjoint
 from ups.data.prepare.statistics import statistics
 from ups.distributed.runtime.start import Runtime
 from ups.equations import Equation
 from ups.equations.schemes.marching import block_means
-from ups.fields import Batch, Dataset, Grid, Header, TaskSpec
+from ups.fields import Batch, Dataset, Grid, Header
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import read_all
 from ups.store.fields import FieldStore
 from ups.track.progress import Progress
 
@@ -37,35 +36,22 @@ _CELLS = 2**22
 class Held(Dataset):
     """Trajectories in the host's memory, as a Dataset."""
 
-    def __init__(self, header: Header, values: Float[Tensor, "N T *space C"], first_id: int) -> None:
-        self.header, self.values, self.first_id = header, values, first_id
+    def __init__(self, header: Header, batch: Batch) -> None:
+        self.header, self.batch = header, batch
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.batch)
 
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        rows = torch.tensor(list(indices), dtype=torch.long)
-        times = self.header.times[frames]
-        return Batch(
-            task=self.task,
-            values=self.values[rows][:, frames],
-            times=times.expand(len(rows), -1),
-            grid=self.grid,
-            boundary=self.boundary,
-            parameters={
-                name: torch.full((len(rows),), value, dtype=torch.float64)
-                for name, value in self.header.parameters.items()
-                if value is not None
-            },
-            static={},
-            ids=self.first_id + rows,
-        )
+        part = self.batch.select(indices)
+        return replace(part, values=part.values[:, frames], times=part.times[:, frames])
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """One benchmark's data. `seconds` is what it took to make them, `solver_seconds` what the solver then took from the
-    first frame of a trajectory to its last, in the fastest of its chunks.
+    """One benchmark's data. `fields` are the training trajectories, normalised, in the host's memory; `seconds` is what
+    it took to make all of them, `solver_seconds` what the solver then took from the first frame of a trajectory to its
+    last, in the fastest of its chunks.
     """
 
     task: Task
@@ -74,9 +60,7 @@ class Data:
     train: Held
     validation: Batch
     test: Batch
-    test_ids: range
     fields: Float[Tensor, "N T *space C"]
-    """The training trajectories, normalised, in the host's memory."""
     seconds: float
     solver_seconds: float
 
@@ -88,13 +72,18 @@ def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
     values, fastest = solved(task, ids, runtime)
     seconds = time.perf_counter() - began
     starting = _solve(task, ids[: _rows(task, runtime)], task.times[:1], runtime)[1]
-    spec = task_spec(task)
+    spec = replace(task.solver.task(), dt=task.dt, latent_spacing=task.latent_spacing)
     grid = Grid.cell_centred((task.points,) * spec.dimension, task.solver.grid.extent)
     header = Header(
         spec.name, task.solver.channels, grid, task.times, task.solver.boundary, dict(task.solver.parameters)
     )
-    ends = (0, task.train, task.train + task.validation, len(values))
-    train, validation, test = (Held(header, values[lo:hi], lo) for lo, hi in pairwise(ends))
+    parameters = {name: torch.full((len(ids),), v, dtype=torch.float64) for name, v in task.solver.parameters.items()}
+    times = task.times.expand(len(ids), -1)
+    whole = Batch(spec.name, values, times, grid, header.boundary, parameters, {}, torch.arange(len(ids)))
+    parts = [slice(lo, hi) for lo, hi in pairwise((0, task.train, task.train + task.validation, len(ids)))]
+    train, validation, test = (
+        Held(header, whole.mapped(lambda tensor, part=part: tensor[part], whole.ids[part])) for part in parts
+    )
     check_disjoint(train, validation, {"test": test})
     learned = TrainedTask(
         spec,
@@ -104,22 +93,8 @@ def prepare(task: Task, runtime: Runtime, folder: Path) -> Data:
         (task.dt,),
     )
     store = FieldStore.build(folder / f"{task.name}-{task.points}", train, learned.normaliser)
-    return Data(
-        task=task,
-        learned=learned,
-        store=store,
-        train=train,
-        validation=read_all(validation),
-        test=read_all(test),
-        test_ids=range(ends[2], ends[3]),
-        fields=learned.normaliser.normalise(train.values),
-        seconds=seconds,
-        solver_seconds=fastest - starting,
-    )
-
-
-def task_spec(task: Task) -> TaskSpec:
-    return replace(task.solver.task(), dt=task.dt, latent_spacing=task.latent_spacing)
+    fields = learned.normaliser.normalise(train.batch.values)
+    return Data(task, learned, store, train, validation.batch, test.batch, fields, seconds, fastest - starting)
 
 
 def solved(task: Task, ids: range, runtime: Runtime) -> tuple[Float[Tensor, "N T *space C"], float]:

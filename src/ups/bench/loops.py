@@ -1,24 +1,29 @@
-"""The usual loop: batch, forward, backward, clip, step, one operation after the other."""
+"""The usual loop, one operation after the other (batch, forward, backward, clip, step), and how it gets its batches:
+gathered on the device, or by torch's DataLoader.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
+import shutil
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache, partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from ups.bench.batches import FromLoader, OnDevice
-from ups.bench.ceilings import synchronise
-from ups.bench.contestants import POINTS, Absent, Setting, Watch
-from ups.bench.counts import Counts, count_step
-from ups.bench.data import KEPT
+from ups.bench.contestants import POINTS, Setting, Validate
+from ups.bench.data import KEPT, Data
+from ups.bench.roofline import Counts, count_step, synchronise
 from ups.bench.tasks import Model
 from ups.data.draws import Draws
 from ups.distributed.parallel import compile_parts
-from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask
@@ -26,6 +31,104 @@ from ups.training.ema import EMA
 from ups.training.optimisers import build_optimiser, learning_rate
 from ups.training.settings import TrainingConfig
 from ups.training.stages.operator import OperatorStage
+
+WORKERS = 4
+PREFETCH = 2
+
+
+def on_device(data: Data, device: torch.device, seed: int) -> Iterator[Batch]:
+    """The whole set as one tensor on the device; a batch is one indexing there. Every trajectory once an epoch."""
+    fields, size = data.fields.to(device), data.task.batch_size
+    count, frames = fields.shape[:2]
+    random = torch.Generator(device).manual_seed(seed)
+    order = torch.zeros(0, dtype=torch.long, device=device)
+    wrap = window_batch(data, size, device)
+    while True:
+        if len(order) < size:
+            order = torch.cat([order, torch.randperm(count, generator=random, device=device)])
+        ids, order = order[:size], order[size:]
+        starts = torch.randint(frames - 1, (size,), generator=random, device=device)
+        yield wrap(fields[ids[:, None], starts[:, None] + torch.arange(2, device=device)])
+
+
+def from_loader(data: Data, device: torch.device, seed: int) -> Iterator[Batch]:
+    """Batches of a DataLoader, epoch after epoch, brought to the device."""
+    batches, wrap = loader(data, device, seed), cache(lambda size: window_batch(data, size, device))
+    while True:
+        for values in batches:
+            yield wrap(len(values))(values.to(device, non_blocking=True))
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Every frame and the one after it, as samples."""
+
+    def __init__(self, fields: Float[Tensor, "N T *space C"]) -> None:
+        self.fields, self.each = fields, fields.shape[1] - 1
+
+    def __len__(self) -> int:
+        return len(self.fields) * self.each
+
+    def __getitem__(self, index: int) -> Float[Tensor, "2 *space C"]:
+        row, frame = divmod(index, self.each)
+        return self.fields[row, frame : frame + 2]
+
+
+def loader(data: Data, device: torch.device, seed: int) -> DataLoader:
+    """Shuffled batches of all pairs: four worker processes and pinned memory beside a GPU, else in this process."""
+    pairs = Pairs(data.fields)
+    workers = worker_count(device, data)
+    options: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": PREFETCH} if workers else {}
+    return DataLoader(
+        pairs,
+        data.task.batch_size,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(seed),
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=_leave_garbage,
+        **options,
+    )
+
+
+def _leave_garbage(worker: int) -> None:
+    """A worker is a fork: what is garbage in it may be a GPU's memory or graph, and freeing one there kills it."""
+    gc.freeze()
+
+
+def worker_count(device: torch.device, data: Data) -> int:
+    """None on a CPU, whose cores the model needs, nor where shared memory is too small for the batches in flight."""
+    cores = len(os.sched_getaffinity(0))
+    if device.type != "cuda" or cores < 2 * WORKERS:
+        return 0
+    batch = 2 * data.fields[0, 0].nbytes * data.task.batch_size
+    room = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+    return WORKERS if room > 2 * batch * WORKERS * (PREFETCH + 1) else 0
+
+
+def window_batch(data: Data, size: int, device: torch.device) -> Callable[[Float[Tensor, "B 2 *space C"]], Batch]:
+    """A function that makes windows of two frames a Batch; what never changes is on the device beforehand."""
+    spec, header = data.learned.spec, data.train.header
+    times = torch.tensor([0.0, data.task.dt], dtype=torch.float64, device=device).expand(size, -1)
+    parameters = {
+        name: torch.full((size,), float(header.parameters[name] or 0.0), device=device) for name in spec.parameters
+    }
+    ids, (grid, boundary) = torch.zeros(size, dtype=torch.long, device=device), (header.grid, header.boundary)
+    same = {"times": times, "grid": grid, "boundary": boundary, "parameters": parameters, "static": {}, "ids": ids}
+    return partial(Batch, spec.name, **same)
+
+
+class Clock:
+    """Seconds of training, of which validation is none; the device is waited for before they are read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.seconds, self.began = device, 0.0, time.perf_counter()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        synchronise(self.device)
+        self.seconds += time.perf_counter() - self.began
+        yield
+        self.began = time.perf_counter()
 
 
 def recipe(model: Model, batch_size: int, steps: int) -> TrainingConfig:
@@ -42,13 +145,8 @@ def recipe(model: Model, batch_size: int, steps: int) -> TrainingConfig:
     )
 
 
-def build(model: Model, learned: TrainedTask, seed: int) -> tuple[ModelSpec, Propagator]:
-    """A model by its registered name; one that this version does not have is absent, not wrong."""
-    spec = ModelSpec(model.architecture, dict(model.settings), (learned,))
-    try:
-        return spec, spec.build(seed)
-    except UserError as error:
-        raise Absent(str(error)) from error
+def build(model: Model, learned: TrainedTask, seed: int) -> Propagator:
+    return ModelSpec(model.architecture, dict(model.settings), (learned,)).build(seed)
 
 
 class Loop:
@@ -65,7 +163,7 @@ class Loop:
         self.device = self.runtime.device
         described = data.task.models[model]
         self.config = recipe(described, data.task.batch_size, setting.steps)
-        _, network = build(described, data.learned, setting.seed)
+        network = build(described, data.learned, setting.seed)
         way_of_running = self.runtime.config.model_copy(update={"compile": self.compiled})
         self.stage = OperatorStage(network.to(self.device), self.config, way_of_running)
         self.draws = Draws(setting.seed, self.stage.name, torch.tensor(0), torch.arange(self.config.batch_size))
@@ -73,8 +171,7 @@ class Loop:
             compile_parts(network)
         self.optimiser = build_optimiser(self.stage.model, self.config)
         self.ema = EMA(self.stage.model, self.config.ema) if averaged else None
-        source = OnDevice if way == "gather" else FromLoader
-        self.batches: Iterator[Batch] = iter(source(data, self.device, setting.seed))
+        self.batches = (on_device if way == "gather" else from_loader)(data, self.device, setting.seed)
         self.done = 0
         self._same: Batch | None = None
         self._held = ExitStack()
@@ -115,20 +212,16 @@ class Loop:
         self.step(batch)  # the first one also makes tables
         return count_step(lambda: self.step(batch), self.module, self.optimiser)
 
-    def train(self, watch: Watch) -> float:
-        steps, due = self.config.steps, self.config.validate_every
-        seconds, began = 0.0, time.perf_counter()
+    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
+        steps, due, clock = self.config.steps, self.config.validate_every, Clock(self.device)
         for done in range(1, steps + 1):
             self.step(next(self.batches))
             self.runtime.check_stop(KEPT)
-            watch.progress(done, "")
+            progress(done, "")
             if done % due == 0 or done == steps:
-                synchronise(self.device)
-                seconds += time.perf_counter() - began
-                with torch.no_grad(), self.ema.applied() if self.ema else nullcontext():
-                    watch.validate(done, seconds, self.stage.model)
-                began = time.perf_counter()
-        return seconds
+                with clock.stopped(), torch.no_grad(), self.ema.applied() if self.ema else nullcontext():
+                    validate(done, clock.seconds, self.stage.model)
+        return clock.seconds
 
     def trained(self) -> Propagator:
         if self.ema is not None:

@@ -4,7 +4,6 @@ waits for no data. The package is no dependency: it may be absent.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -12,11 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ups.bench.batches import OnDevice
-from ups.bench.ceilings import synchronise
-from ups.bench.contestants import POINTS, Absent, Setting, Watch
-from ups.bench.counts import Counts, count_step
+from ups.bench.contestants import POINTS, Absent, Setting, Validate
 from ups.bench.data import KEPT
+from ups.bench.loops import Clock, on_device
+from ups.bench.roofline import Counts, count_step
 from ups.fields import Batch, Grid
 from ups.models.propagator import Propagator
 
@@ -85,10 +83,10 @@ class Peer:
         )
         self.network = network.to(self.device)
         self.judged = NextFrame(network).to(self.device)
-        self.batches = map(_named, OnDevice(data, self.device, setting.seed))
+        self.batches = map(_named, on_device(data, self.device, setting.seed))
         self.optimiser = torch.optim.AdamW(network.parameters(), lr=described.learning_rate, weight_decay=1e-4)
         self.loss = neuralop.LpLoss(d=dimension, p=2)
-        self.trainer = _watched(neuralop.Trainer, network, self.device)
+        self.trainer = neuralop.Trainer(model=network, n_epochs=EPOCHS, device=self.device)
         self._same: dict[str, Tensor] | None = None
 
     @property
@@ -118,28 +116,20 @@ class Peer:
 
         return count_step(step, self.network, self.optimiser)
 
-    def train(self, watch: Watch) -> float:
+    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
         epochs = max(1, min(EPOCHS, self.steps // SHORTEST))
         each = self.steps // epochs
         due = max(1, epochs // POINTS)
-        clock = _Clock(self.device)
-
-        def between(epoch: int) -> None:
+        self._schedule(epochs)
+        clock = Clock(self.device)
+        for epoch in range(1, epochs + 1):
+            self.trainer.train_one_epoch(epoch - 1, Stretch(self.batches, each), self.loss)
             self.runtime.check_stop(KEPT)
-            watch.progress(epoch * each, "")
-            if epoch and (epoch % due == 0 or epoch == epochs):
-                clock.pause()
+            progress(epoch * each, "")
+            if epoch % due == 0 or epoch == epochs:
                 self.network.eval()
-                with torch.no_grad():
-                    watch.validate(epoch * each, clock.seconds, self.trained())
-                clock.go()
-
-        self.trainer.between, self.trainer.n_epochs = between, epochs
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, T_max=epochs)
-        clock.go()
-        self.trainer.train(Stretch(self.batches, each), {}, self.optimiser, schedule, training_loss=self.loss)
-        between(epochs)
-        clock.pause()
+                with clock.stopped(), torch.no_grad():
+                    validate(epoch * each, clock.seconds, self.trained())
         return clock.seconds
 
     def trained(self) -> Propagator:
@@ -153,29 +143,3 @@ def _named(batch: Batch) -> dict[str, Tensor]:
     """As its Trainer wants them: a frame and the next, channels first."""
     x, y = batch.values.movedim(-1, 2).unbind(1)
     return {"x": x.contiguous(), "y": y.contiguous()}
-
-
-class _Clock:
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.seconds, self.began = device, 0.0, 0.0
-
-    def go(self) -> None:
-        self.began = time.perf_counter()
-
-    def pause(self) -> None:
-        synchronise(self.device)
-        self.seconds += time.perf_counter() - self.began
-        self.began = time.perf_counter()
-
-
-def _watched(trainer: type, network: nn.Module, device: torch.device) -> Any:
-    """Its Trainer, which calls `between` before each epoch: the place it leaves for such things."""
-
-    class Watched(trainer):
-        between: Callable[[int], None] = staticmethod(lambda epoch: None)
-
-        def on_epoch_start(self, epoch: int) -> None:
-            super().on_epoch_start(epoch)
-            self.between(epoch)
-
-    return Watched(model=network, n_epochs=EPOCHS, device=device)

@@ -22,18 +22,20 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ups.bench import accuracy, ceilings, solvers, throughput
+from ups.bench import accuracy, roofline, solvers, throughput
 from ups.bench.contestants import Absent, Entry, Setting
 from ups.bench.contestants import chosen as chosen_entries
 from ups.bench.data import KEPT, Data, prepare
 from ups.bench.record import Record, device_name, machine
-from ups.bench.tasks import Model, Task
+from ups.bench.tasks import Task
 from ups.bench.tasks import chosen as chosen_tasks
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped, UserError
+from ups.models.predictor import Persistence
 from ups.track.progress import Progress
 
+QUICK_SECONDS, SECONDS = 8.0, 60.0
 FOREVER = 10**6
 """Steps of a training that is only timed."""
 ROLLED = ("ours", "fno", "fno_usual", "unet_usual", "neuraloperator")
@@ -42,15 +44,17 @@ ROLLED = ("ours", "fno", "fno_usual", "unet_usual", "neuraloperator")
 
 @dataclass(frozen=True)
 class Options:
-    """What `ups bench` was asked. `seconds` 0: throughput only."""
+    """What `ups bench` was asked: see its help. `asked_seconds` are of each training, None the usual ones."""
 
-    tasks: tuple[str, ...] = ()
+    tasks: Sequence[str] = ()
     quick: bool = False
-    seconds: float = 60.0
-    seeds: tuple[int, ...] = (0,)
+    asked_seconds: float | None = None
+    seeds: Sequence[int] = (0,)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     out: Path = Path("bench")
-    only: tuple[str, ...] = ()
+    only: Sequence[str] = ()
+    scaling: bool = False
+    pdet: bool = False
     again: bool = False
     threads: int | None = None
     tf32: bool = True
@@ -58,12 +62,18 @@ class Options:
     command: str = "ups bench"
 
     @property
+    def seconds(self) -> float:
+        """Of each training; 0: throughput only."""
+        usual = QUICK_SECONDS if self.quick else SECONDS
+        return usual if self.asked_seconds is None else self.asked_seconds
+
+    @property
     def runtime(self) -> RuntimeConfig:
         return RuntimeConfig(device=self.device, threads=self.threads, tf32=self.tf32, compile=self.compile)
 
 
 def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) -> dict[str, dict[str, Any]]:
-    """Do whatever of the benchmark is not done yet; all that is known, by task. `change` makes tasks smaller."""
+    """Do whatever of the benchmark is not done yet; all that is known, by task."""
     tasks = [change(task) for task in chosen_tasks(options.tasks, options.quick)]
     if not any(chosen_entries(options.only, task, options.quick) for task in tasks):
         names, where = ", ".join(options.only), ", ".join(task.name for task in tasks)
@@ -77,23 +87,13 @@ def bench(options: Options, change: Callable[[Task], Task] = lambda task: task) 
     return found
 
 
-def failed(found: dict[str, dict[str, Any]]) -> list[str]:
-    """The rows that say why they are not there."""
-    return [
-        f"{task}, {row['title']}: {row['why']}"
-        for task, content in found.items()
-        for row in content["contestants"].values()
-        if row.get("state") == "failed"
-    ]
-
-
 class _Bench:
     """One task."""
 
     def __init__(self, options: Options, task: Task, runtime: Runtime) -> None:
         self.options, self.task, self.runtime = options, task, runtime
         self.entries = chosen_entries(options.only, task, options.quick)
-        described = _described(task)
+        described = asdict(task) | {"solver": {type(task.solver).__name__: vars(task.solver)}}
         settings = {
             "task": described,
             "seconds": options.seconds,
@@ -101,7 +101,7 @@ class _Bench:
             "threads": runtime.threads,
             "torch": torch.__version__,
             "compile": options.compile,
-            "precision": ceilings.single_precision(runtime.device),
+            "precision": roofline.single_precision(runtime.device),
         }
         self.record = Record(options.out / f"{task.name}.json", settings, options.again)
         known = self.record.content["contestants"]
@@ -127,12 +127,11 @@ class _Bench:
             content["machine"] = machine(self.runtime.device)
             commands = content.setdefault("commands", [])
             commands += [self.options.command] if self.options.command not in commands else []
-            self._announce(len(untrained))
             data = prepare(self.task, self.runtime, self.work)
             content["data"] = {"trajectories": len(data.train), "seconds": data.seconds}
-            content["persistence"] = accuracy.persistence(data)
+            content["persistence"] = accuracy.judged(Persistence([data.learned]), data)
             self.record.save()
-            self.ceilings = ceilings.measure(self.runtime.device) if untimed else None
+            self.ceilings = roofline.measure(self.runtime.device) if untimed else None
             # Ways to run the same model are compared in the same seconds; another model need not be.
             for _, group in groupby(untimed, key=lambda entry: entry.model):
                 self._time(list(group), data)
@@ -144,21 +143,12 @@ class _Bench:
                 self.runtime.check_stop(KEPT)
         return content
 
-    def _announce(self, trainings: int) -> None:
-        if trainings and not Progress.silent:
-            count = "1 training" if trainings == 1 else f"{trainings} trainings"
-            print(
-                f"{self.task.name}: {count} of {self.options.seconds:g} s, at least "
-                f"{max(1, round(trainings * self.options.seconds / 60))} min, besides making the data and timing steps",
-                flush=True,
-            )
-
     def _seeds(self, entry: Entry) -> list[int]:
         """For which seeds a contestant is still to be trained."""
         if not entry.trained or not self.options.seconds:
             return []
         done = {} if entry.key in self.anew else self.record.row(entry.key).get("runs", {})
-        return [seed for seed in self.options.seeds if str(seed) not in done]
+        return [seed for seed in dict.fromkeys(self.options.seeds) if str(seed) not in done]
 
     def _setting(self, entry: Entry, data: Data, seed: int, steps: int) -> Setting:
         size = self.task.batch(entry.model)
@@ -171,7 +161,7 @@ class _Bench:
         session = datetime.now(UTC).isoformat()
         device, measured = self.runtime.device, self.ceilings
         assert measured is not None
-        self.record.content["ceilings"] = measured.to_dict()
+        self.record.content["ceilings"] = asdict(measured)
         running: dict[Entry, throughput.Timing] = {}
         blocks = throughput.BLOCKS[device.type]
         with Progress(
@@ -269,16 +259,3 @@ def _release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _described(task: Task) -> dict[str, Any]:
-    """Everything pinned about a task, as plain values."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Model):
-            return asdict(value)
-        if isinstance(value, dict):
-            return {key: plain(v) for key, v in value.items()}
-        return value if isinstance(value, int | float | str) else {type(value).__name__: vars(value)}
-
-    return {name: plain(value) for name, value in vars(task).items()}

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from ups.bench.ceilings import synchronise
 from ups.bench.data import KEPT, Data, averaged
+from ups.bench.roofline import synchronise
 from ups.bench.tasks import DATA_SEED
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch, Grid
@@ -43,50 +43,34 @@ FEWEST_POINTS = 16
 def ladder(data: Data, runtime: Runtime) -> list[dict[str, Any]]:
     """The solver on ever coarser grids: points, nRMSE, seconds a trajectory; the reference's grid comes first."""
     task, device = data.task, runtime.device
-    ids = data.test_ids[: TRAJECTORIES[device.type]]
+    ids = data.test.ids[: TRAJECTORIES[device.type]].tolist()
     start = task.solver.solve(DATA_SEED, ids, task.times[:1], device)
     times = (task.times - task.times[0]).to(device)
     truth = data.test.values[: len(ids), 1:]
+
+    def timed(points: int, until: Float[Tensor, " T"]) -> tuple[Tensor, float]:
+        return fastest(lambda part: task.solver.coarse(_until(part, until), points), start, device, runtime.check_stop)
+
     rows = []
     if data.solver_seconds * max(BATCHES[device.type]) > LONG:
-        seconds = min(data.solver_seconds, _by_interval(data, start, times[:2], runtime))
+        # Its chunks for the data were smaller than the batches tried here: also in full batches, as if every interval
+        # between frames took as long as the first.
+        seconds = min(data.solver_seconds, (task.frames - 1) * timed(task.reference, times[:2])[1])
         rows.append({"points": task.reference, "nrmse": 0.0, "seconds": seconds})  # it is the truth
     for level in range(len(rows), LEVELS):
         points = task.reference // 2**level
         if points < FEWEST_POINTS:
             break
-        solve = stoppable(lambda part, p=points: task.solver.coarse(_until(part, times), p), runtime)
-        solved, seconds = fastest(solve, start, device)
-        frames = _stored(data, solved.cpu(), points)[:, 1:]
-        error = float(nrmse(frames, truth).mean())
+        solved, seconds = timed(points, times)
+        error = float(nrmse(_stored(data, solved.cpu(), points)[:, 1:], truth).mean())
         rows.append({"points": points, "nrmse": error, "seconds": seconds})
     return rows
-
-
-def _by_interval(data: Data, start: Batch, times: Float[Tensor, " two"], runtime: Runtime) -> float:
-    """Seconds a trajectory on the reference's grid, as if every interval between frames took as long as the first:
-    for solvers that took long for the data, and whose chunks there were smaller than the batches tried here.
-    """
-    task = data.task
-    work = stoppable(lambda part: task.solver.coarse(_until(part, times), task.reference), runtime)
-    return (task.frames - 1) * fastest(work, start, runtime.device)[1]
 
 
 def _until(start: Batch, times: Float[Tensor, " T"]) -> Batch:
     """A start as solvers take it: a frame for every time, of which only the first is read; nothing is copied."""
     values = start.values.expand(-1, len(times), *start.values.shape[2:])
     return replace(start, values=values, times=times.expand(len(start), -1))
-
-
-def stoppable(work: Callable[[Batch], Tensor], runtime: Runtime) -> Callable[[Batch], Tensor]:
-    """The same work, after which a wish to stop is heard."""
-
-    def heard(part: Batch) -> Tensor:
-        result = work(part)
-        runtime.check_stop(KEPT)
-        return result
-
-    return heard
 
 
 def _stored(data: Data, values: Float[Tensor, "N T *space C"], points: int) -> Float[Tensor, "N T *space2 C"]:
@@ -98,21 +82,27 @@ def _stored(data: Data, values: Float[Tensor, "N T *space C"], points: int) -> F
     return fine.unflatten(0, values.shape[:2])
 
 
-def fastest(work: Callable[[Batch], Tensor], batch: Batch, device: torch.device) -> tuple[Tensor, float]:
+def fastest(
+    work: Callable[[Batch], Tensor], batch: Batch, device: torch.device, stop: Callable[[str], None]
+) -> tuple[Tensor, float]:
     """What `work` gives for the whole batch, and seconds a trajectory at the best batch size, the largest tried first.
 
-    Trajectories are repeated until they fill a GPU's batch: nobody is slow because the test set is small.
+    Trajectories are repeated until they fill a GPU's batch: nobody is slow because the test set is small. `stop` is
+    where a wish to stop is heard.
     """
     best, result = float("inf"), torch.zeros(0)
     sizes = sorted(BATCHES[device.type], reverse=True)
     for size in sizes:
         many = max(size, len(batch)) if device.type == "cuda" else len(batch)
-        pieces = [_rows(batch, part) for part in (torch.arange(many) % len(batch)).split(size)]
+        pieces = [batch.select(part.tolist()) for part in (torch.arange(many) % len(batch)).split(size)]
         try:
             for _ in range(1 + REPEATS):  # the first one makes tables and loads kernels
                 synchronise(device)
                 began = time.perf_counter()
-                parts = [work(piece) for piece in pieces]
+                parts = []
+                for piece in pieces:
+                    parts.append(work(piece))
+                    stop(KEPT)
                 synchronise(device)
                 took = time.perf_counter() - began
                 best, result = min(best, took / many), torch.cat(parts)[: len(batch)]
@@ -122,24 +112,6 @@ def fastest(work: Callable[[Batch], Tensor], batch: Batch, device: torch.device)
             if size == sizes[-1]:
                 raise
     return result, best
-
-
-def _rows(batch: Batch, rows: Int[Tensor, " n"]) -> Batch:
-    """Like `select`, for batches on any device."""
-
-    def take(tensor: Tensor) -> Tensor:
-        return tensor[rows.to(tensor.device)]
-
-    return Batch(
-        batch.task,
-        take(batch.values),
-        take(batch.times),
-        batch.grid,
-        batch.boundary,
-        {name: take(value) for name, value in batch.parameters.items()},
-        {name: take(value) for name, value in batch.static.items()},
-        take(batch.ids),
-    )
 
 
 @torch.no_grad()
@@ -158,7 +130,7 @@ def model_seconds(model: Propagator, data: Data, runtime: Runtime) -> float:
         states = unroll(model, learned.spec.name, history, static, parameters, lead, part.grid, steps)
         return learned.normaliser.physical(torch.stack(list(states), 1))
 
-    return fastest(stoppable(work, runtime), start, device)[1]
+    return fastest(work, start, device, runtime.check_stop)[1]
 
 
 def comparison(rows: list[dict[str, Any]], error: float, seconds: float, spent: dict[str, float]) -> dict[str, Any]:

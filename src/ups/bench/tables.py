@@ -1,12 +1,11 @@
-"""The results as tables: Markdown for the record, the same rows for the terminal."""
+"""The results as tables, in Markdown: for the record, and for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
-from ups.bench.accuracy import seconds_to
 from ups.bench.contestants import ordered
 
 TARGETS = ("fno_usual", "fno", "neuraloperator")
@@ -20,22 +19,34 @@ OPPONENTS = (
     ("fno_usual", "our FNO trained the usual way"),
     ("unet_usual", "our U-Net trained the usual way"),
 )
-COLUMNS = (
-    "contestant",
-    "parameters",
-    "samples/s",
-    "ms a step",
-    "GFLOP/s",
-    "of matmul",
-    "× roofline",
-    "data wait",
-    "peak MB",
-    "steps",
-    "one step",
-    "rollout",
-    "pooled",
-    "s to target",
-)
+SPEED: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "samples/s": lambda speed: f"{speed['samples_per_second']:,.0f}",
+    "ms a step": lambda speed: f"{1e3 * speed['step_seconds']:.3g}",
+    "GFLOP/s": lambda speed: f"{speed['flop_per_second'] / 1e9:,.3g}",
+    "of matmul": lambda speed: f"{100 * speed['share_of_matmul']:.2g} %",
+    "× roofline": lambda speed: f"{speed['of_roofline']['moved']:.2g}",
+    "data wait": lambda speed: f"{100 * speed['data_wait_share']:.2g} %",
+    "peak MB": lambda speed: "–" if (m := speed["peak_memory_bytes"]) is None else f"{m / 1e6:,.0f}",
+}
+TRAINED: dict[str, Callable[[list[Any], float | None], str]] = {
+    "steps": lambda runs, _: f"{mean(r['steps'] for r in runs):,.0f} in {mean(r['seconds'] for r in runs):.3g} s",
+    "one step": lambda runs, _: _spread([run["one_step"]["nrmse"] for run in runs]),
+    "rollout": lambda runs, _: _spread([run["rollout"]["nrmse"] for run in runs]),
+    "pooled": lambda runs, _: _spread([run["rollout"]["pooled"] for run in runs]),
+    "s to target": lambda runs, wanted: _reached([seconds_to(run["curve"], wanted) for run in runs]),
+}
+COLUMNS = ("contestant", "parameters", *SPEED, *TRAINED)
+ROLLOUTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "rollouts/s": lambda found: f"{found['rollouts_per_second']:,.3g}",
+    "reference solver's": lambda found: f"{found['solver_rollouts_per_second']:,.3g}",
+    "ratio": lambda found: f"{found['against_reference']:.3g}",
+    "solver of no larger error: points (nRMSE)": lambda found: (
+        f"{found['equal_error_points']} ({found['equal_error_nrmse']:.2g})"
+    ),
+    "ratio to it": lambda found: f"{found['against_equal_error']:.3g}",
+    "breakeven (rollouts)": lambda found: _breakeven(found["breakeven"]),
+    "with the data's making": lambda found: _breakeven(found["breakeven_with_data"]),
+}
 
 
 def target(content: Mapping[str, Any]) -> float | None:
@@ -46,47 +57,21 @@ def target(content: Mapping[str, Any]) -> float | None:
     return None
 
 
-def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def seconds_to(curve: list[dict[str, float]], target: float | None) -> float | None:
+    """When validation first saw a rollout error of at most `target`; None if never."""
+    return next((p["seconds"] for p in curve if target is not None and p["rollout_nrmse"] <= target), None)
+
+
+def rows(content: Mapping[str, Any]) -> list[list[str]]:
     """One row a contestant; one that is not there says why."""
-    wanted = target(content)
-    return [_row(row, wanted) for row in ordered(content)]
-
-
-def _row(row: Mapping[str, Any], wanted: float | None) -> tuple[str, ...]:
-    speed, runs = row.get("throughput"), list(row.get("runs", {}).values())
-    cells = [row.get("title", "?"), _count(row.get("parameters"))]
-    if speed:
-        memory = speed["peak_memory_bytes"]
-        cells += [
-            f"{speed['samples_per_second']:,.0f}",
-            f"{1e3 * speed['step_seconds']:.3g}",
-            f"{speed['flop_per_second'] / 1e9:,.3g}",
-            f"{100 * speed['share_of_matmul']:.2g} %",
-            f"{speed['of_roofline']['moved']:.2g}",
-            f"{100 * speed['data_wait_share']:.2g} %",
-            "–" if memory is None else f"{memory / 1e6:,.0f}",
-        ]
-    else:
-        cells += ["–"] * 7
-    if runs:
-        reached = [seconds_to(run["curve"], wanted) for run in runs] if wanted is not None else [None]
-        known = [seconds for seconds in reached if seconds is not None]
-        cells += [
-            f"{mean(run['steps'] for run in runs):,.0f} in {mean(run['seconds'] for run in runs):.3g} s",
-            _spread([run["one_step"]["nrmse"] for run in runs]),
-            _spread([run["rollout"]["nrmse"] for run in runs]),
-            _spread([run["rollout"]["pooled"] for run in runs]),
-            f"{mean(known):.3g}" if known and len(known) == len(reached) else "–",
-        ]
-    else:
-        cells += ["–"] * 5
-    if row.get("state") != "done":
-        cells[0] += f" ({row.get('state', 'not run')}: {row.get('why', '')})"
-    return tuple(cells)
-
-
-def _count(number: int | None) -> str:
-    return "–" if number is None else f"{number / 1e6:.2f}M"
+    wanted, lines = target(content), []
+    for row in ordered(content):
+        speed, runs, number = row.get("throughput"), list(row.get("runs", {}).values()), row.get("parameters")
+        why = "" if row.get("state") == "done" else f" ({row.get('state', 'not run')}: {row.get('why', '')})"
+        lines.append([row.get("title", "?") + why, "–" if number is None else f"{number / 1e6:.2f}M"])
+        lines[-1] += [show(speed) if speed else "–" for show in SPEED.values()]
+        lines[-1] += [show(runs, wanted) if runs else "–" for show in TRAINED.values()]
+    return lines
 
 
 def _spread(errors: list[float | None]) -> str:
@@ -96,6 +81,15 @@ def _spread(errors: list[float | None]) -> str:
     known = [error for error in errors if error is not None]
     middle = f"{mean(known):.3g}"
     return middle if len(known) == 1 else f"{middle} ({min(known):.3g} to {max(known):.3g})"
+
+
+def _reached(seconds: list[float | None]) -> str:
+    known = [value for value in seconds if value is not None]
+    return f"{mean(known):.3g}" if len(known) == len(seconds) else "–"
+
+
+def _breakeven(rollouts: float | None) -> str:
+    return "never" if rollouts is None else f"{rollouts:,.0f}"
 
 
 def speedups(content: Mapping[str, Any]) -> list[str]:
@@ -132,39 +126,6 @@ def speedups(content: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def rollout_rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Rollouts a second against the solver, for each contestant that has them."""
-    lines = []
-    for row in ordered(content):
-        found = row.get("rollouts")
-        if found:
-            breakeven = [found["breakeven"], found["breakeven_with_data"]]
-            lines.append(
-                (
-                    row["title"],
-                    f"{found['rollouts_per_second']:,.3g}",
-                    f"{found['solver_rollouts_per_second']:,.3g}",
-                    f"{found['against_reference']:.3g}",
-                    f"{found['equal_error_points']} ({found['equal_error_nrmse']:.2g})",
-                    f"{found['against_equal_error']:.3g}",
-                    *("never" if b is None else f"{b:,.0f}" for b in breakeven),
-                )
-            )
-    return lines
-
-
-ROLLOUT_COLUMNS = (
-    "model",
-    "rollouts/s",
-    "reference solver's",
-    "ratio",
-    "solver of no larger error: points (nRMSE)",
-    "ratio to it",
-    "breakeven (rollouts)",
-    "with the data's making",
-)
-
-
 def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
     """`bench.md`: every task's tables, with where and how they were measured."""
     parts = ["# ups bench", ""]
@@ -183,28 +144,29 @@ def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
             still, wanted = content["persistence"], target(content)
             line = f"Persistence: one step {still['one_step']['nrmse']:.3g}, rollout {still['rollout']['nrmse']:.3g}."
             parts += [line + (f" Target: a validation rollout nRMSE of {wanted:.3g}." if wanted else ""), ""]
-        parts += [*_markdown_table(COLUMNS, rows(content)), ""]
+        parts += [*_table(COLUMNS, rows(content)), ""]
         parts += [f"- {line}" for line in speedups(content)] + [""]
-        seen = set()
+        counted: dict[str, Mapping[str, Any]] = {}  # ways to run one model count the same
         for row in ordered(content):
-            if speed := row.get("throughput"):
-                counts = speed["counts"]
-                if counts["arithmetic"] not in seen:
-                    seen.add(counts["arithmetic"])
-                    least, moved = (1e3 * speed["roofline_seconds"][k] for k in ("least", "moved"))
-                    parts += [
-                        f"- Roofline of {row['title']}: {counts['arithmetic']}; "
-                        f"{moved:.3g} ms by what is moved, {least:.3g} ms by what must be."
-                    ]
-        if lines := rollout_rows(content):
-            parts += ["", *_markdown_table(ROLLOUT_COLUMNS, lines)]
+            if "throughput" in row:
+                counted.setdefault(row["throughput"]["counts"]["arithmetic"], row)
+        for arithmetic, row in counted.items():
+            least, moved = (1e3 * row["throughput"]["roofline_seconds"][k] for k in ("least", "moved"))
+            bounds = f"{moved:.3g} ms by what is moved, {least:.3g} ms by what must be"
+            parts += [f"- Roofline of {row['title']}: {arithmetic}; {bounds}."]
+        if lines := [
+            [row["title"], *(show(row["rollouts"]) for show in ROLLOUTS.values())]
+            for row in ordered(content)
+            if "rollouts" in row
+        ]:
+            parts += ["", *_table(("model", *ROLLOUTS), lines)]
         if solver := content.get("solver"):
-            ladder = [(str(r["points"]), f"{r['nrmse']:.3g}", f"{1 / r['seconds']:,.3g}") for r in solver]
-            parts += ["", *_markdown_table(("solver's points", "nRMSE", "rollouts/s"), ladder)]
+            ladder = [[str(r["points"]), f"{r['nrmse']:.3g}", f"{1 / r['seconds']:,.3g}"] for r in solver]
+            parts += ["", *_table(("solver's points", "nRMSE", "rollouts/s"), ladder)]
         parts += [""]
     return "\n".join(parts)
 
 
-def _markdown_table(header: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
+def _table(header: Sequence[str], lines: list[list[str]]) -> list[str]:
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
     return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *cells)]

@@ -68,59 +68,36 @@ class Task:
         return self.solver.grid.shape[0]
 
 
-def _fno(width: int, modes: int, learning_rate: float, usual: float) -> dict[str, Model]:
-    """The FNO by Muon, and as usual by AdamW, each with a learning rate of its own."""
+def _models(ours: Model, width: int, modes: int, muon: float, adamw: float, unet: Model) -> dict[str, Model]:
+    """Ours, and FNOs of so many channels and modes: ours by Muon, and as usual by AdamW, and neuraloperator's, each way
+    to train them with a learning rate of its own.
+    """
     settings = {"width": width, "modes": modes, "depth": 4}
-    return {"fno": Model("fno", settings, learning_rate, "muon"), "fno_usual": Model("fno", settings, usual)}
+    peer = Model("neuraloperator", {"hidden_channels": width, "modes": modes, "n_layers": 4}, adamw)
+    fno, usual = Model("fno", settings, muon, "muon"), Model("fno", settings, adamw)
+    return {"ours": ours, "fno": fno, "fno_usual": usual, "unet": unet, "neuraloperator": peer}
 
 
-def _line(ours: Model, large: Model) -> dict[str, Model]:
-    """The models of a task in one dimension; `small` is the quickstart's."""
-    return {
-        "ours": ours,
-        "small": Model("spectral", {"width": 24, "depth": 3, "modes": 32, "head": 32}, 5e-3, "muon"),
-        "large": large,
-        **_fno(64, 48, 1.5e-3, 4e-3),
-        "unet": Model("unet", {"width": 32}, 1e-3),
-        # Its step takes about as long for 512 samples as for 64.
-        "neuraloperator": Model(
-            "neuraloperator", {"hidden_channels": 64, "modes": 48, "n_layers": 4}, 4e-3, batch_size=512
-        ),
-    }
+def _spectral(width: int, depth: int, modes: int, head: int, learning_rate: float) -> Model:
+    settings = {"width": width, "depth": depth, "modes": modes, "head": head}
+    return Model("spectral", settings, learning_rate, "muon")
 
 
-_OURS = Model("spectral", {"width": 64, "depth": 4, "modes": 48, "head": 64}, 3e-3, "muon")
-_LARGE = Model("spectral", {"width": 128, "depth": 4, "modes": 40, "head": 64}, 2e-3, "muon")
+def _line(name: str, solver: Equation) -> Task:
+    """A task in one dimension; `small` is the quickstart's model."""
+    models = _models(_spectral(64, 4, 48, 64, 3e-3), 64, 48, 1.5e-3, 4e-3, _UNET)
+    # Its step takes about as long for 512 samples as for 64.
+    models["neuraloperator"] = replace(models["neuraloperator"], batch_size=512)
+    models |= {"small": _spectral(24, 3, 32, 32, 5e-3), "large": _spectral(128, 4, 40, 64, 2e-3)}
+    return Task(name, solver, 256, 0.0, 0.05, 41, 9000, 200, 1000, models, latent_spacing=1 / 256)
 
+
+_UNET, _SMALL_UNET = Model("unet", {"width": 32}, 1e-3), Model("unet", {"width": 16}, 2e-3)
 TASKS = {
     task.name: task
     for task in (
-        Task(
-            name="burgers",
-            solver=Burgers(points=1024, nu=0.001),
-            points=256,
-            first=0.0,
-            dt=0.05,
-            frames=41,
-            train=9000,
-            validation=200,
-            test=1000,
-            models=_line(_OURS, _LARGE),
-            latent_spacing=1 / 256,
-        ),
-        Task(
-            name="advection",
-            solver=Advection(points=256, beta=0.4),
-            points=256,
-            first=0.0,
-            dt=0.05,
-            frames=41,
-            train=9000,
-            validation=200,
-            test=1000,
-            models=_line(_OURS, _LARGE),
-            latent_spacing=1 / 256,
-        ),
+        _line("burgers", Burgers(points=1024, nu=0.001)),
+        _line("advection", Advection(points=256, beta=0.4)),
         # The first half time unit is the fading of white noise, which is the grid's and not the equation's.
         Task(
             name="diffusion_reaction",
@@ -132,12 +109,7 @@ TASKS = {
             train=900,
             validation=50,
             test=100,
-            models={
-                "ours": Model("spectral", {"width": 64, "depth": 4, "modes": 24, "head": 64}, 3e-3, "muon"),
-                **_fno(32, 12, 8e-3, 2e-3),
-                "unet": Model("unet", {"width": 32}, 1e-3),
-                "neuraloperator": Model("neuraloperator", {"hidden_channels": 32, "modes": 12, "n_layers": 4}, 2e-3),
-            },
+            models=_models(_spectral(64, 4, 24, 64, 3e-3), 32, 12, 8e-3, 2e-3, _UNET),
             latent_spacing=1 / 32,
         ),
         # Viscous and subsonic, so smooth: two points a latent cell lose nothing and make a rollout four times as cheap.
@@ -152,41 +124,25 @@ TASKS = {
             train=96,
             validation=16,
             test=64,
-            models={
-                "ours": Model("spectral", {"width": 64, "depth": 4, "modes": 16, "head": 64}, 3e-3, "muon"),
-                **_fno(32, 12, 8e-3, 2e-3),
-                "unet": Model("unet", {"width": 32}, 1e-3),
-                "neuraloperator": Model("neuraloperator", {"hidden_channels": 32, "modes": 12, "n_layers": 4}, 2e-3),
-            },
+            models=_models(_spectral(64, 4, 16, 64, 3e-3), 32, 12, 8e-3, 2e-3, _UNET),
             latent_spacing=1 / 32,
         ),
     )
 }
 
 
-def _quick_line(name: str, solver: Equation) -> Task:
-    """A task in one dimension, small."""
-    return replace(
-        TASKS[name],
-        solver=solver,
-        points=128,
-        train=768,
-        validation=16,
-        test=64,
-        models={
-            "ours": Model("spectral", {"width": 40, "depth": 3, "modes": 32, "head": 32}, 5e-3, "muon"),
-            **_fno(40, 32, 8e-3, 4e-3),
-            "unet": Model("unet", {"width": 16}, 2e-3),
-            "neuraloperator": Model("neuraloperator", {"hidden_channels": 40, "modes": 32, "n_layers": 4}, 4e-3),
-        },
-        latent_spacing=1 / 128,
-        batch_size=16,
-    )
-
-
+_QUICK_LINE: dict[str, Any] = {
+    "points": 128,
+    "train": 768,
+    "validation": 16,
+    "test": 64,
+    "models": _models(_spectral(40, 3, 32, 32, 5e-3), 40, 32, 8e-3, 4e-3, _SMALL_UNET),
+    "latent_spacing": 1 / 128,
+    "batch_size": 16,
+}
 _QUICK = {
-    "burgers": _quick_line("burgers", Burgers(points=256, nu=0.04)),
-    "advection": _quick_line("advection", Advection(points=128, beta=0.4)),
+    "burgers": replace(TASKS["burgers"], solver=Burgers(points=256, nu=0.04), **_QUICK_LINE),
+    "advection": replace(TASKS["advection"], solver=Advection(points=128, beta=0.4), **_QUICK_LINE),
     "diffusion_reaction": replace(
         TASKS["diffusion_reaction"],
         solver=DiffusionReaction(points=64),
@@ -194,12 +150,7 @@ _QUICK = {
         train=64,
         validation=8,
         test=16,
-        models={
-            "ours": Model("spectral", {"width": 24, "depth": 3, "modes": 12, "head": 32}, 4e-3, "muon"),
-            **_fno(24, 8, 8e-3, 4e-3),
-            "unet": Model("unet", {"width": 16}, 2e-3),
-            "neuraloperator": Model("neuraloperator", {"hidden_channels": 24, "modes": 8, "n_layers": 4}, 4e-3),
-        },
+        models=_models(_spectral(24, 3, 12, 32, 4e-3), 24, 8, 8e-3, 4e-3, _SMALL_UNET),
         latent_spacing=1 / 16,
         batch_size=8,
     ),

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from ups.bench.batches import PREFETCH, WORKERS
-from ups.bench.ceilings import Ceilings, synchronise
 from ups.bench.contestants import Contestant
-from ups.bench.counts import Counts
+from ups.bench.loops import PREFETCH, WORKERS
+from ups.bench.roofline import Ceilings, Counts, synchronise
 
 BLOCKS = {"cpu": 31, "cuda": 7}
 LONGEST = {"cpu": 0.15, "cuda": 0.25}
@@ -43,45 +42,30 @@ class Timing:
     fixed: list[float]
 
 
-class Memory:
-    """The most that was held at once since it was made, beyond what was held then: of a GPU, or of this process."""
-
-    def __init__(self, device: torch.device) -> None:
-        gc.collect()
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(device)
-            self.before: int | None = torch.cuda.memory_allocated(device)
-        else:
-            self.before = _resident("VmRSS") if _reset_peak() else None
-
-    def peak(self) -> int | None:
-        if self.before is None:
-            return None
-        most = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else _resident("VmHWM")
-        return max(0, most - self.before) if most is not None else None
-
-
-def _reset_peak() -> bool:
-    """Linux forgets a process's highest memory when told so; elsewhere it is not known."""
+def watched_memory(device: torch.device) -> Callable[[], int | None]:
+    """What tells the most that was held at once from now on, beyond what is held now: of a GPU, or of this process."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        allocated = torch.cuda.memory_allocated(device)
+        return lambda: torch.cuda.max_memory_allocated(device) - allocated
     try:
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
+    except OSError:  # Linux forgets a process's highest memory when told so; elsewhere it is not known
+        return lambda: None
+    resident = _resident("VmRSS")
+    return lambda: max(0, _resident("VmHWM") - resident)
 
 
-def _resident(name: str) -> int | None:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return None
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def begin(make: Callable[[], Contestant], device: torch.device) -> Timing:
     """Make a contestant, warm it up, and find how many steps a block has."""
-    memory = Memory(device)
+    memory = watched_memory(device)
     began = time.perf_counter()
     contestant = make()
     contestant.advance(1)
@@ -90,7 +74,7 @@ def begin(make: Callable[[], Contestant], device: torch.device) -> Timing:
     contestant.advance(3)
     once = block(contestant, FEWEST, device)
     steps = max(FEWEST, min(1000, int(LONGEST[device.type] / once)))
-    return Timing(contestant, first, steps, memory.peak(), [], [])
+    return Timing(contestant, first, steps, memory(), [], [])
 
 
 def block(contestant: Contestant, steps: int, device: torch.device, *, fixed: bool = False) -> float:

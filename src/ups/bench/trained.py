@@ -9,35 +9,19 @@ from pathlib import Path
 
 from torch import nn
 
-from ups.bench.contestants import Setting, Watch
-from ups.bench.counts import Counts
+from ups.bench.contestants import Setting, Validate
 from ups.bench.data import KEPT
 from ups.bench.loops import Loop, build, recipe
+from ups.bench.roofline import Counts
 from ups.data.draws import Draws
-from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import Stopped
 from ups.fields import Batch
 from ups.models.propagator import Propagator
 from ups.track.open import open_tracker
 from ups.training.data import TaskData
-from ups.training.settings import TrainingConfig
 from ups.training.stage import Scores
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
-
-
-class Watched(OperatorStage):
-    """The operator stage, judged as all contestants are."""
-
-    def __init__(
-        self, model: Propagator, training: TrainingConfig, runtime: RuntimeConfig, judge: Callable[[Propagator], float]
-    ) -> None:
-        super().__init__(model, training, runtime)
-        self.judge = judge
-
-    def validate(self, batch: Batch, draws: Draws) -> Scores:
-        ones = batch.values.new_ones(len(batch))
-        return Scores(self.judge(self.model) * ones, ones)
 
 
 class Trained:
@@ -47,14 +31,13 @@ class Trained:
         self.model, self.setting = model, setting
         data = setting.data
         described = data.task.models[model]
-        _, network = build(described, data.learned, setting.seed)
+        network = build(described, data.learned, setting.seed)
         self.config = recipe(described, data.task.batch_size, setting.steps)
-        self.watch: Watch | None = None
         self._held = ExitStack()
         self._place = tempfile.TemporaryDirectory(dir=setting.folder)
         folder = Path(self._place.name)
         task = TaskData(data.learned, data.store, data.learned.normaliser.batch(data.validation), 1.0)
-        self.stage = Watched(network, self.config, setting.runtime.config, self._validate)
+        self.stage = OperatorStage(network, self.config, setting.runtime.config)
         self.trainer = Trainer(
             setting.runtime,
             self.stage,
@@ -86,17 +69,19 @@ class Trained:
         """Of a plain step of the same model: graphs cannot be counted."""
         return Loop(self.model, self.setting, "gather", averaged=True, compiled=False).count()
 
-    def train(self, watch: Watch) -> float:
-        self.watch = watch
+    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
+        def judged(batch: Batch, draws: Draws) -> Scores:
+            """As all contestants are."""
+            ones, state = batch.values.new_ones(len(batch)), self.trainer.state
+            return Scores(validate(state.step, state.seconds, self.stage.model) * ones, ones)
+
+        self.stage.validate = judged  # pyright: ignore[reportAttributeAccessIssue]
         try:
-            return self.trainer.fit(watch.progress).seconds
+            return self.trainer.fit(progress).seconds
         except Stopped:  # what the Trainer saved goes with its folder
             raise Stopped(KEPT) from None
-
-    def _validate(self, model: Propagator) -> float:
-        state, watch = self.trainer.state, self.watch
-        assert watch is not None, "only `train` validates"
-        return watch.validate(state.step, state.seconds, model)
+        finally:
+            del self.stage.validate  # the method again
 
     def trained(self) -> Propagator:
         """With the averaged weights, as everything of ours is judged."""

@@ -25,6 +25,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting of the equation; repeat it for several."),
 ]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A data file that ups can read.")]
 Task = Annotated[str | None, typer.Option("--task", metavar="NAME", help="The task, if the file does not say it.")]
 Convention = Annotated[
     str | None,
@@ -56,13 +57,7 @@ def reading_options(convention: str | None) -> dict[str, str]:
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, float]:
     """`["beta=0.4"]` as `{"beta": 0.4}`, numbers alone."""
-    values = {}
-    for setting in settings or ():
-        name, _, text = setting.partition("=")
-        if not name.strip():
-            raise UserError(f"--set {setting}: give NAME=NUMBER, such as --set beta=0.4")
-        values[name.strip()] = _number(text, f"--set {setting}")
-    return values
+    return {name: _number(str(value), f"--set {name}={value}") for name, value in parse_words(settings).items()}
 
 
 def parse_times(times: str | None) -> list[float] | None:

@@ -63,13 +63,14 @@ def bench(
       ups bench --scaling
     """
     from ups.bench.command import measure
+    from ups.bench.run import Options
     from ups.track.progress import Progress
 
     Progress.silent = Progress.silent or as_json  # progress lines would break the JSON
-    code = measure(
+    options = Options(
         tasks=tasks or (),
         quick=quick,
-        seconds=seconds,
+        asked_seconds=seconds,
         seeds=seed or (0,),
         device=device,
         out=out,
@@ -79,8 +80,7 @@ def bench(
         again=again,
         threads=threads,
         tf32=tf32,
-        compiled=compiled,
-        as_json=as_json,
+        compile=compiled,
         command=" ".join(["ups", *sys.argv[1:]]),
     )
-    raise typer.Exit(code)
+    raise typer.Exit(measure(options, as_json=as_json))

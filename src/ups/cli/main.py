@@ -17,20 +17,10 @@ import typer
 from typer.core import TyperGroup
 
 from ups.cli.bench import bench
-from ups.cli.data_convert import convert
-from ups.cli.data_fetch import fetch
-from ups.cli.data_inspect import inspect
-from ups.cli.data_make import make
-from ups.cli.data_stats import stats
-from ups.cli.evaluate import evaluate
-from ups.cli.explain import explain
-from ups.cli.export import export
-from ups.cli.report import report
-from ups.cli.run import run
+from ups.cli.data import convert, fetch, inspect, make, stats
+from ups.cli.run import evaluate, explain, export, report, run, train
 from ups.cli.simulate import simulate
-from ups.cli.store_build import build
-from ups.cli.store_verify import verify
-from ups.cli.train import train
+from ups.cli.store import build, verify
 from ups.distributed.launch.outcome import supervised
 from ups.distributed.runtime.spinning import spin_briefly
 from ups.errors import STOPPED, GaveUp, Stopped, UserError

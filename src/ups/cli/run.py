@@ -1,10 +1,15 @@
-"""`ups run`."""
+"""What makes a run, and what is done with one: run, train, evaluate, report, explain and export."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
+from typing import Annotated
 
-from ups.cli.arguments import Config, Gpus, Overrides, Runs
+import typer
+
+from ups.cli.arguments import Config, Gpus, Json, Overrides, Run, Runs
 
 
 def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), gpus: Gpus = None) -> None:
@@ -27,3 +32,114 @@ def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), 
     from ups import pipeline
 
     pipeline.run(config, overrides or [], runs, gpus)
+
+
+def train(
+    config: Config,
+    overrides: Overrides = None,
+    runs: Runs = Path("runs"),
+    gpus: Gpus = None,
+    nodes: Annotated[
+        str, typer.Option("--nodes", metavar="N or MIN:MAX", help="Machines that train together, or how few may go on.")
+    ] = "1",
+    rendezvous: Annotated[
+        str | None,
+        typer.Option("--rendezvous", metavar="HOST:PORT", help="Where the machines meet; HOST is one of them."),
+    ] = None,
+    profile: Annotated[
+        int | None,
+        typer.Option("--profile", metavar="N", min=1, help="Trace N steps; a table says where their time went."),
+    ] = None,
+) -> None:
+    """Train the stages only. Makes or opens the data; no comparisons, evaluation or report.
+
+    With --gpus, one supervising process starts that many ranks, restarts them from the last checkpoint when one crashes
+    or hangs, and says why (`ups explain RUN`). The result does not depend on the number of ranks.
+
+    \b
+    Example:
+      ups train quickstart stages.operator.width=96
+      ups train quickstart --profile 20
+      ups train quickstart --gpus 8 runtime.strategy=fsdp2
+      ups train quickstart --gpus 2 runtime.device=cpu
+      ups train big.yaml --gpus 8 --nodes 2 --rendezvous node0:29500 --runs /shared/runs    (on each node)
+      torchrun --nproc-per-node 8 -m ups train quickstart
+    """
+    if gpus is not None:
+        from ups.distributed.launch.supervisor import import_torch
+
+        import_torch()
+    from ups import pipeline
+
+    if gpus is not None:
+        pipeline.train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous, profile)
+    else:
+        pipeline.train(config, overrides or [], runs, profile)
+
+
+def evaluate(run: Run, as_json: Json = False) -> None:
+    """Measure a trained run on its test data. Persistence and what the run compares with stand beside it.
+
+    \b
+    Example:
+      ups evaluate runs/quickstart
+      ups evaluate runs/quickstart --json > metrics.json
+    """
+    from ups import pipeline
+    from ups.report.verdict import metrics_table
+    from ups.track.progress import Progress
+
+    Progress.silent = Progress.silent or as_json  # progress lines would break the JSON
+    metrics = pipeline.evaluate(run)
+    print(json.dumps(metrics, indent=2) if as_json else metrics_table(metrics))
+
+
+def report(run: Run) -> None:
+    """Write the report of an evaluated run again. It is one HTML file, whose path is printed.
+
+    \b
+    Example:
+      ups report runs/quickstart
+    """
+    from ups import pipeline
+
+    print(pipeline.report(run))
+
+
+def explain(run: Run, as_json: Json = False) -> None:
+    """Say why a run ended. Prints the report of its last crash, or how it ended if it never crashed.
+
+    \b
+    Example:
+      ups explain runs/quickstart
+      ups explain runs/quickstart --json
+    """
+    from ups.distributed.faults.explain import explanation
+
+    text, content = explanation(run)
+    sys.stdout.write(json.dumps(content, indent=1) + "\n" if as_json else text)
+
+
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
+    programs: Annotated[
+        list[str] | None,
+        typer.Option("--program", metavar="TASK", help="Add a program of this task's step; repeat it for several."),
+    ] = None,
+) -> None:
+    """Hand over a trained run: averaged weights in one safetensors file, and JSON that says what they are.
+
+    OUT is loaded like a run. A program (TASK.pt2) is one step on the task's own grid, in physical units and for any
+    batch size; it needs torch alone: torch.export.load("OUT/TASK.pt2").module().
+
+    \b
+    Example:
+      ups export runs/quickstart quickstart-model
+      ups export runs/quickstart quickstart-model --program advection --program burgers
+    """
+    from ups.models.export import export_model
+    from ups.training.restore import load_model
+
+    for path in export_model(*load_model(run), out, tuple(programs or ())):
+        print(path)

@@ -7,9 +7,9 @@ that into the dotted path the user wrote, the value, where it was set, and for a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -35,7 +35,7 @@ def _sentence(problem: Any, schema: type[BaseModel], values: Any, origins: Mappi
     dotted = ".".join(str(part) for part in path) or "the configuration"
     where = next((f" ({origins[path[:n]]})" for n in range(len(path), 0, -1) if path[:n] in origins), "")
     if problem["type"] == "extra_forbidden":
-        return f"{dotted} is not a known key{where}; {_nearest(path, level)}"
+        return f"{dotted} is not a known key{where}; {_inside_of(path, level) or _nearest(path, level)}"
     if problem["type"] == "missing":
         return f"{dotted} is missing{where}; give it a value"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
@@ -49,6 +49,28 @@ def _sentence(problem: Any, schema: type[BaseModel], values: Any, origins: Mappi
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _inside_of(path: tuple, level: list[type[BaseModel]]) -> str:
+    """Where a key goes that was written too far out: into the outermost section that has it, or lists it as `names`."""
+    *before, key = map(str, path)
+    places, seen = [(before, model) for model in level], set(level)
+    while places:
+        inner: list[tuple[list[str], type[BaseModel]]] = []
+        for at, model in places:
+            for name, field in model.model_fields.items():
+                extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+                if key in cast(Sequence[str], extra.get("names", ())):
+                    return f"it goes under {'.'.join([*at, name])}, as {'.'.join([*at, name, key])}"
+                named = get_origin(field.annotation) is dict
+                types = _inside(field.annotation, key) if named else [field.annotation]
+                inner += [([*at, name, *(["NAME"] if named else [])], section) for section in _models(types)]
+        places = [(at, section) for at, section in inner if section not in seen]
+        seen |= {section for _, section in places}
+        for at, section in places:
+            if key in section.model_fields:
+                return f"it goes under {'.'.join(at)}, as {'.'.join([*at, key])}"
+    return ""
 
 
 def _nearest(path: tuple, level: list[type[BaseModel]]) -> str:

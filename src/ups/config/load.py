@@ -1,6 +1,6 @@
 """From a name or a YAML file, with includes and dotted overrides, to a checked configuration.
 
-    config = load_config("mine.yaml", ["training.steps=600"], Schema)
+    config = read_config("mine.yaml", ["training.steps=600"]).checked(Schema)
 
 A file may say `include: base` (a packaged name) or `include: [../common.yaml, mine.yaml]` (paths beside the file).
 Includes are merged in order, the file itself over them, overrides over all: mappings merge key by key, anything else is
@@ -23,15 +23,11 @@ from pydantic import BaseModel, ValidationError
 
 from ups.config.explain import explain
 from ups.config.text import parse_yaml, to_yaml
+from ups.durable import write
 from ups.errors import UserError
 
 Schema = TypeVar("Schema", bound=BaseModel)
 Origins = dict[tuple[str | int, ...], str]  # where each key was last set: a file's name or an override
-
-
-def load_config(name_or_path: str | Path, overrides: Sequence[str], schema: type[Schema]) -> Schema:
-    """The configuration of that name or file, with overrides such as `training.steps=600`, checked by `schema`."""
-    return read_config(name_or_path, overrides).checked(schema)
 
 
 @dataclass(frozen=True)
@@ -51,6 +47,7 @@ class Written:
 
 
 def read_config(name_or_path: str | Path, overrides: Sequence[str]) -> Written:
+    """What that name or file says, with overrides such as `training.steps=600`."""
     origins: Origins = {}
     path = _find(str(name_or_path), beside=None)
     values = _read(path, (), origins)
@@ -60,12 +57,9 @@ def read_config(name_or_path: str | Path, overrides: Sequence[str]) -> Written:
 
 
 def save_config(config: BaseModel, path: str | Path) -> None:
-    """Writes the resolved configuration; `load_config(path, [], type(config))` gives an equal one."""
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
+    """Writes the resolved configuration; `read_config(path, []).checked(type(config))` gives an equal one."""
     try:
-        temporary.write_text(to_yaml(config.model_dump(mode="json")), encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
+        write(Path(path), to_yaml(config.model_dump(mode="json")).encode())
     except OSError as error:
         raise UserError(f"cannot write the configuration to {path}: {error.strerror}") from error
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -35,7 +34,11 @@ class Coarse:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`equal` is the cheapest row no worse than the model, `breakeven` the simulations after which training paid."""
+    """The model against coarse solvers.
+
+    `equal` is the index of the cheapest row at least as accurate as the model (None: no row is), `breakeven` the number
+    of simulations after which training has paid off against that row (None: never, the solver is faster).
+    """
 
     rows: tuple[Coarse, ...]
     model_nrmse: float
@@ -54,16 +57,12 @@ def compare(
     batches = [(equation, read_all(data, max(1, TRAJECTORIES // len(parts)))) for equation, data in parts]
     finest = batches[0][1].grid.shape[0]
     coarser = [finest // 2**level for level in range(LEVELS) if finest % 2**level == 0 and finest // 2**level >= 8]
-    rows = tuple(Coarse(points, *_judged(batches, partial(_solved, points))) for points in coarser)
+    rows = tuple(Coarse(n, *_judged(batches, lambda equation, batch, n=n: equation.coarse(batch, n))) for n in coarser)
     model_nrmse, model_seconds = _judged(batches, lambda _, batch: predict(batch))
     good = [i for i, row in enumerate(rows) if row.nrmse <= model_nrmse]
     equal = min(good, key=lambda i: rows[i].seconds, default=None)
     saved = rows[equal].seconds - model_seconds if equal is not None else 0.0
     return Comparison(rows, model_nrmse, model_seconds, equal, training_seconds / saved if saved > 0 else None)
-
-
-def _solved(points: int, equation: Equation, batch: Batch) -> Tensor:
-    return equation.coarse(batch, points)
 
 
 def _judged(

@@ -9,8 +9,16 @@ prediction makes the value it touches NaN, never a number that flatters.
 
 from ups.metrics.bootstrap import bootstrap_interval
 from ups.metrics.correlation import correlation, correlation_time
-from ups.metrics.errors import boundary_rmse, max_error, nrmse, pooled_nrmse, relative_l2, vrmse
-from ups.metrics.invariants import conserved_error, conserved_rmse
+from ups.metrics.errors import (
+    boundary_rmse,
+    conserved_error,
+    conserved_rmse,
+    max_error,
+    nrmse,
+    pooled_nrmse,
+    relative_l2,
+    vrmse,
+)
 from ups.metrics.registry import Metric, MetricContext, metrics, register_metric
 from ups.metrics.spectra import BANDS, power_spectrum, spectral_error
 

@@ -1,4 +1,6 @@
-"""Pointwise errors. With e = prediction − truth and y = truth:
+"""Errors at points, and of what the exact solution keeps: the spatial mean of a channel (mass, momentum, energy).
+
+With e = prediction − truth and y = truth:
 
     nRMSE  = √⟨e²⟩ₓ / √⟨y²⟩ₓ          per sample, time and channel (PDEBench)
     VRMSE  = √⟨e²⟩ₓ / √Var(y)ₓₜ       the variance of the whole trajectory, so a large mean does not flatter
@@ -63,3 +65,18 @@ def relative_l2(prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, 
     """‖e‖ / ‖y‖ with norms over time, space and channels together: the number of the operator-learning papers."""
     prediction, truth, _ = aligned(prediction, truth)
     return (prediction - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
+
+
+def conserved_error(
+    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
+) -> Float[Tensor, "N T C"]:
+    """|⟨prediction⟩ₓ − ⟨truth⟩ₓ|: what was created or lost, in the channel's own unit."""
+    prediction, truth, space = aligned(prediction, truth)
+    return (prediction - truth).mean(space).abs()
+
+
+def conserved_rmse(
+    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
+) -> Float[Tensor, "N C"]:
+    """√⟨(⟨prediction⟩ₓ − ⟨truth⟩ₓ)²⟩ₜ: the same over a whole trajectory."""
+    return conserved_error(prediction, truth).square().mean(1).sqrt()

@@ -20,8 +20,7 @@ from torch import Tensor
 from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.metrics.correlation import correlation_time
-from ups.metrics.errors import boundary_rmse, max_error, nrmse, relative_l2, vrmse
-from ups.metrics.invariants import conserved_rmse
+from ups.metrics.errors import boundary_rmse, conserved_rmse, max_error, nrmse, relative_l2, vrmse
 from ups.metrics.spectra import BANDS, spectral_error
 
 DERIVED = ("nrmse_median", "nrmse_pooled")

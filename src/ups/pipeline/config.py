@@ -87,6 +87,12 @@ class RunConfig(Strict):
             for parent in stage.on:
                 if parent not in earlier:
                     raise ValueError(f"stages.{name} is on {parent!r}, which is not among the stages before it")
+            architecture = getattr(stage, "architecture", "")  # of kinds that have one
+            if architecture in ARCHITECTURES and not ARCHITECTURES[architecture].joint and len(self.tasks) > 1:
+                raise ValueError(
+                    f"stages.{name} has the architecture {architecture!r}, whose networks serve one task each, but "
+                    f"there are {len(self.tasks)}; put it under compare: (a network a task), or keep one task"
+                )
             earlier.append(name)
         for name in self.compared_names():
             if name in earlier:
@@ -156,8 +162,8 @@ def schema_of(values: Mapping[str, Any]) -> type[RunConfig]:
     return create_model(
         "RunConfig",
         __base__=RunConfig,
-        stages=_defaulted(create_model("Stages", __base__=Strict, **of_stages)),
-        compare=_defaulted(create_model("Compared", __base__=Strict, **compared)),
+        stages=_defaulted(create_model("Stages", __base__=Strict, **of_stages), names=list(STAGES)),
+        compare=_defaulted(create_model("Compared", __base__=Strict, **compared), names=list(ARCHITECTURES)),
     )
 
 
@@ -186,5 +192,6 @@ def _compared(name: str, given: Any) -> type[Strict]:
     )
 
 
-def _defaulted(model: type[Strict]) -> Any:
-    return (model, Field(default_factory=model))
+def _defaulted(model: type[Strict], **extra: Any) -> Any:
+    """`names`: what belongs here, for one who writes it elsewhere."""
+    return (model, Field(default_factory=model, json_schema_extra=extra or None))

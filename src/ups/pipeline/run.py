@@ -59,7 +59,7 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
         with claimed_run(directory, config, _before(directory)):
             _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
         finished = json.loads((directory / "metrics.json").read_text())
-    from ups.report.table import metrics_table
+    from ups.report.verdict import metrics_table
 
     print(metrics_table(finished))
     print(f"\nreport: {directory / 'report.html'}")
@@ -73,6 +73,7 @@ def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None =
     def work(runtime: Runtime) -> None:
         for stage in config.each_stage().values():  # before data are made for a job that cannot be
             check_ranks(config.training_of(stage.training).batch_size, runtime.size)
+        check_trained(config, directory)
         tasks, _ = timed_data(runtime, config, directory)
         _note_order(runtime, config, directory)
         progress = train_stages(runtime, stage_plans(config, tasks, directory), profile)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ups.config.settings import Strict
 from ups.distributed.runtime.start import Runtime
+from ups.errors import UserError
 from ups.models.architectures import ARCHITECTURES
 from ups.pipeline.config import COMMON, ComparedConfig, RunConfig, StageConfig
 from ups.training.data import TaskData
@@ -69,10 +70,22 @@ def _compared_plan(
 
 
 def check_trained(config: RunConfig, directory: Path) -> None:
-    """Refuse, before any work, settings that contradict what the run's stages were trained with."""
-    for plan in stage_plans(config, {}, directory).values():
-        if all(progress_of(plan.directory.parent / parent) is not None for parent in plan.on):
-            settled(plan)
+    """Refuse, before any work, settings that contradict what the run's stages were trained with, and more steps for a
+    stage that a trained one stands on, which would then stand on what is gone.
+    """
+    moving: set[str] = set()
+    for name, plan in stage_plans(config, {}, directory).items():
+        if any(progress_of(plan.directory.parent / parent) is None for parent in plan.on):
+            continue
+        settled(plan)
+        done, moved = progress_of(plan.directory), [parent for parent in plan.on if parent in moving]
+        if done is not None and moved:
+            raise UserError(
+                f"{plan.directory} stands on {moved[0]} as it is now, and more training.steps would train {moved[0]} "
+                f"further; give them to stages.{name}.training alone, or use another name="
+            )
+        if done is not None and done["step"] < plan.training.steps:
+            moving.add(name)
 
 
 def train_stages(runtime: Runtime, plans: dict[str, Plan], profile: int | None = None) -> dict[str, dict[str, Any]]:

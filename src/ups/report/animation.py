@@ -21,9 +21,9 @@ from numpy import ndarray
 
 from ups.metrics import nrmse
 from ups.report.contents import Sample, TaskPage, values_of
-from ups.report.legend import REFERENCE
-from ups.report.limits import error_limit, field_limits
-from ups.report.palette import ERROR_MAP, FIELD_MAP, NOT_A_NUMBER
+from ups.report.drawing import error_limit, field_limits
+from ups.report.legend import ERROR_MAP, FIELD_MAP, NOT_A_NUMBER, REFERENCE
+from ups.track.jsonl import plain as as_plain
 
 BROKEN = 65535
 BELOW, ABOVE = 0, 65534
@@ -52,7 +52,7 @@ def player_data(task: TaskPage, budget: int) -> dict[str, Any]:
     samples = task.samples[:count]
     names = [REFERENCE, *task.predictors]
     groups = [samples] if task.steady else [[sample] for sample in samples]
-    return without_nan(
+    return as_plain(
         {
             "steady": task.steady,
             "dimension": task.dimension,
@@ -97,15 +97,6 @@ def pack(field: Float[ndarray, "..."], low: float, high: float) -> str:
     scaled = 1 + (np.clip(np.nan_to_num(field), low, high) - low) / (high - low) * STEPS
     integers = np.select([~np.isfinite(field), field < low, field > high], [BROKEN, BELOW, ABOVE], scaled.round())
     return base64.b64encode(integers.astype("<u2").tobytes()).decode()
-
-
-def without_nan(value: Any) -> Any:
-    """The same structure with every NaN and infinity as None: JSON has neither."""
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _thinning(task: TaskPage, budget: int) -> tuple[tuple[slice, ...], slice, int]:

@@ -13,7 +13,8 @@ import yaml
 from ups.config.plugins import load_plugins
 from ups.equations import named
 from ups.errors import UserError
-from ups.report.contents import Curve, Report, Sample, SolverComparison, SolverRow, TaskPage
+from ups.evaluation.solver import Coarse, Comparison
+from ups.report.contents import Curve, Report, Sample, TaskPage
 from ups.report.legend import REFERENCE, Legend
 from ups.report.verdict import summary_rows
 from ups.track.jsonl import read_events
@@ -99,11 +100,10 @@ def _label(arrays: Mapping[str, np.ndarray], row: int) -> str:
     return ", ".join([f"test trajectory {arrays['chosen'][row]}", *values])
 
 
-def _solver(found: Mapping[str, Any] | None) -> SolverComparison | None:
+def _solver(found: Mapping[str, Any] | None) -> Comparison | None:
     if found is None or found["model_nrmse"] is None:
         return None
-    rows = tuple(SolverRow(row["points"], row["nrmse"], row["seconds"]) for row in found["rows"])
-    return SolverComparison(rows, found["model_nrmse"], found["model_seconds"], found["equal"], found["breakeven"])
+    return Comparison(**{**found, "rows": tuple(Coarse(**row) for row in found["rows"])})
 
 
 def _curve(path: Path, label: str, predictor: str) -> Curve:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Num
 from numpy import ndarray
 
+from ups.evaluation.solver import Comparison
 from ups.report.legend import REFERENCE, Legend
 
 
@@ -33,30 +34,6 @@ class Sample:
         for name, values in self.static.items():
             if values.shape != self.truth.shape[1:-1]:
                 raise ValueError(f"sample {self.label!r}: static field {name!r} has shape {values.shape}")
-
-
-@dataclass(frozen=True)
-class SolverRow:
-    """The solver run coarser: its points per axis, its error against the fine solution, its seconds a trajectory."""
-
-    points: int
-    nrmse: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class SolverComparison:
-    """The model against coarse solvers.
-
-    `equal` is the index of the cheapest row at least as accurate as the model (None: no row is), `breakeven` the number
-    of simulations after which training has paid off against that row (None: never, the solver is faster).
-    """
-
-    rows: tuple[SolverRow, ...]
-    model_nrmse: float
-    model_seconds: float
-    equal: int | None
-    breakeven: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +58,7 @@ class TaskPage:
     growth: Mapping[str, Float[ndarray, " T"]]
     spectra: Mapping[str, tuple[Num[ndarray, " K"], Float[ndarray, " K"]]]
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    solver: SolverComparison | None = None
+    solver: Comparison | None = None
 
     def __post_init__(self) -> None:
         if len(self.axes) not in (1, 2):

@@ -1,9 +1,12 @@
-"""What all figures of the report share: the style, lines in a predictor's ink, its legend, images and colour bars."""
+"""What all figures of the report share: the style, lines in a predictor's ink, its legend, images and colour bars.
+
+Colour and axis limits are one pair for all fields of a picture, one for all errors, so that panels can be compared.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import matplotlib
@@ -15,7 +18,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy import ndarray
 
-from ups.report.palette import NOT_A_NUMBER, Ink
+from ups.report.legend import NOT_A_NUMBER, Ink
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -36,13 +39,18 @@ STYLE: dict[Any, Any] = {
 }
 MOST_INSIDE = 4
 """Entries of a legend that fit beside the curves; more are written under them."""
+ERROR_QUANTILE = 0.995
 
 
+styled = matplotlib.rc_context(STYLE)
+"""Decorates what makes a figure; no pyplot, so no global state."""
+
+
+@styled
 def render(figure: Figure, kind: str) -> bytes:
     """The figure as an SVG or a PNG file."""
     buffer = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(buffer, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(buffer, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
@@ -110,3 +118,31 @@ def colour_bar(
 def plain(text: str) -> str:
     """Text as it is: a dollar sign in a label must not start matplotlib's mathematics."""
     return text.replace("$", r"\$")
+
+
+def field_limits(truths: Iterable[Float[ndarray, "..."]]) -> tuple[float, float]:
+    """The smallest and largest finite value of the truths alone: a model that explodes must not blank the others."""
+    finite = _finite(truths)
+    if finite.size == 0:
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    if low == high:  # a constant field still needs a scale
+        margin = abs(low) or 1.0
+        return low - margin, high + margin
+    return low, high
+
+
+def error_limit(errors: Iterable[Float[ndarray, "..."]], field_span: float) -> float:
+    """The m of the shared limits ±m: 99.5 % of all models' finite |errors| lie within; at most the field's span.
+
+    The quantile keeps one shock point from blanking the rest, the span keeps one exploded model from doing so.
+    """
+    finite = np.abs(_finite(errors))
+    if finite.size == 0:
+        return field_span
+    return min(float(np.quantile(finite, ERROR_QUANTILE)) or float(finite.max()), field_span) or field_span
+
+
+def _finite(arrays: Iterable[Float[ndarray, "..."]]) -> Float[ndarray, " n"]:
+    flat = np.concatenate([np.ravel(np.asarray(a, dtype=np.float64)) for a in arrays] or [np.empty(0)])
+    return flat[np.isfinite(flat)]

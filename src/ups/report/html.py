@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from ups.durable import write
 from ups.evaluation.labels import PERSISTENCE
 from ups.report.animation import colour_tables
 from ups.report.contents import Report, SummaryRow
@@ -29,23 +29,15 @@ from ups.report.verdict import (
 
 PLAYER_BYTES = 3_500_000
 """Of embedded fields in the whole page, before base64: with pictures it stays under 8 MB."""
-
-
 LONG_HEADLINE = 170
 """Characters; more are set smaller, so that the numbers stay on the first screen."""
-
 PHASES = {"data": "making data", "evaluate": "evaluation"}
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write the page beside its place and rename it there, so that no reader ever sees half of one."""
+    """Write the page in one act, so that no reader ever sees half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page(report), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write(path, page(report).encode())
 
 
 def page(report: Report) -> str:

@@ -1,4 +1,8 @@
-"""Who is on the page: the run's predictors in the order of its tables, their titles and how they are drawn."""
+"""Who is on the page: the run's predictors in the order of its tables, their titles and how they are drawn.
+
+Colours and lines are such that all common colour visions tell them apart, after Okabe and Ito, and Tol. The truth, the
+model and persistence look the same in every report; the others take theirs from a cycle, by order.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,32 @@ from typing import Any
 
 from ups.errors import UserError
 from ups.evaluation.labels import PERSISTENCE, PredictorLabel
-from ups.report.palette import MODEL, TRIVIAL, TRUTH, Ink, other_ink
 
 REFERENCE = "truth"
+
+
+@dataclass(frozen=True)
+class Ink:
+    """How a predictor is drawn: its colour, and a dash pattern (in line widths) so that print and grey copies work."""
+
+    colour: str
+    dash: tuple[float, ...] = ()
+    width: float = 1.8
+
+
+TRUTH = Ink("#1b1b1b", width=2.4)
+MODEL = Ink("#0072b2")
+TRIVIAL = Ink("#7a7a7a", (1.4, 1.6))
+SOLVER = Ink("#1b1b1b")  # as the truth, which is the same solver's on its finest grid
+
+COLOURS = ("#d55e00", "#aa3377", "#2a8f84", "#b8860b")
+DASHES = ((5, 1.6), (3, 1, 1, 1), (8, 1.4), (5, 1, 1, 1, 1, 1), (2.4, 1))
+"""One more than colours, so that the sixth to the ninth differ from the first four in their dashes."""
+
+FIELD_MAP = "viridis"
+ERROR_MAP = "RdBu_r"
+NOT_A_NUMBER = "#e6007e"
+"""In images: a value that is NaN or infinite; a colour in neither map."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +98,8 @@ class Legend:
         """Colour and dashes; a name that is no predictor's (a codec has a training, too) takes the next free ones."""
         fixed = {REFERENCE: TRUTH, self.model: MODEL, PERSISTENCE: TRIVIAL}
         others = [other for other in self.names if other not in fixed]
-        return fixed[name] if name in fixed else other_ink(others.index(name) if name in others else len(others))
+        place = others.index(name) if name in others else len(others)
+        return fixed.get(name, Ink(COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]))
 
     def _of(self, kind: str) -> tuple[str, ...]:
         return tuple(label.name for label in self.predictors if label.kind == kind)

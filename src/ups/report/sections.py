@@ -12,8 +12,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ups.evaluation.solver import Comparison
 from ups.report.animation import player_data
-from ups.report.contents import SolverComparison, TaskPage
+from ups.report.contents import TaskPage
 from ups.report.drawing import render
 from ups.report.legend import Legend
 from ups.report.pictures import draws_every_field, film_figure, profiles_figure, space_time_figure, steady_figure
@@ -137,7 +138,7 @@ def _pictures(task: TaskPage) -> str:
     )
 
 
-def _solver(solver: SolverComparison, task: TaskPage) -> str:
+def _solver(solver: Comparison, task: TaskPage) -> str:
     legend = task.legend
     rows = "".join(
         f"<tr{' class=equal' if index == solver.equal else ''}><td>{row.points}</td><td>{number(row.nrmse)}</td>"
@@ -161,7 +162,7 @@ def _solver(solver: SolverComparison, task: TaskPage) -> str:
 </table></div></div>{picture}</div>"""
 
 
-def _solver_sentence(solver: SolverComparison) -> str:
+def _solver_sentence(solver: Comparison) -> str:
     if solver.equal is None:
         return "No coarse solver tried reaches the model's error."
     row = solver.rows[solver.equal]

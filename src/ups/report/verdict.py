@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ups.evaluation.labels import PERSISTENCE
@@ -108,42 +107,34 @@ def headline(rows: Sequence[SummaryRow], legend: Legend) -> str:
     elif trivial:
         worse = [task for task, r in trivial.items() if r >= 1]
         sentence += f" but is no better than the trivial guess on {_named(worse)}"
-    rivals: dict[_Outcome, list[str]] = {}  # those with the same outcome share a clause
+    rivals: dict[tuple, list[str]] = {}  # those with the same outcome share a clause
     for name in legend.compared:
         rivals.setdefault(_outcome(judged, name), []).append(legend.called(name))
     return "; it ".join([sentence, *(clause for o, who in rivals.items() if (clause := _clause(o, who)))]) + "."
 
 
-@dataclass(frozen=True)
-class _Outcome:
+def _outcome(judged: Sequence[SummaryRow], rival: str) -> tuple[tuple, tuple, tuple]:
     """The tasks a rival is beaten on, level on, and ahead on (with its lead, as people read it)."""
-
-    better: tuple[str, ...]
-    even: tuple[str, ...]
-    worse: tuple[tuple[str, str], ...]
-
-
-def _outcome(judged: Sequence[SummaryRow], rival: str) -> _Outcome:
     compared = [(row, r) for row in judged if (r := against(row, rival)) is not None]
     decided = [(row.task, r) for row, r in compared if not is_undecided(row, rival)]
-    return _Outcome(
-        better=tuple(task for task, r in decided if r < 1),
-        even=tuple(row.task for row, _ in compared if is_undecided(row, rival)),
-        worse=tuple((task, times(r)) for task, r in decided if not r < 1),
+    return (
+        tuple(task for task, r in decided if r < 1),
+        tuple(row.task for row, _ in compared if is_undecided(row, rival)),
+        tuple((task, times(r)) for task, r in decided if not r < 1),
     )
 
 
-def _clause(outcome: _Outcome, rivals: Sequence[str]) -> str:
+def _clause(outcome: tuple, rivals: Sequence[str]) -> str:
     """What follows "it": beats the FNO on advection and loses to it on burgers (1.50× its error)."""
     them, their = ("it", "its") if len(rivals) == 1 else ("them", "their")
-    who = listed(rivals)
+    who, (better, even, worse) = listed(rivals), outcome
     parts = []
-    if outcome.better:
-        parts.append(f"beats {who} on {_named(outcome.better)}")
-    if outcome.even:
-        parts.append(f"is level with {them if parts else who} on {_named(outcome.even)}")
-    if outcome.worse:
-        lost = [f"{task} ({lead} {their} error)" for task, lead in outcome.worse]
+    if better:
+        parts.append(f"beats {who} on {_named(better)}")
+    if even:
+        parts.append(f"is level with {them if parts else who} on {_named(even)}")
+    if worse:
+        lost = [f"{task} ({lead} {their} error)" for task, lead in worse]
         parts.append(f"loses to {them if parts else who} on {_named(lost)}")
     return listed(parts) if parts else ""
 
@@ -204,3 +195,32 @@ def _named(tasks: Sequence[str]) -> str:
 def listed(words: Sequence[str]) -> str:
     """One, one and another, or one, two and a third."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def metrics_table(metrics: Mapping[str, Any]) -> str:
+    """One line a task and view: the nRMSE of every predictor, and the model's over each of its rivals'."""
+    legend = Legend.read(metrics)
+    own = legend.title(legend.model)
+    titles = [legend.title(name) for name in legend.names]
+    rows = [("nRMSE", "", *titles, *(f"{own} / {legend.title(name)}" for name in legend.rivals))]
+    for task, views in metrics["tasks"].items():
+        for view, measured in views.items():
+            values = measured["nrmse"]
+            model = values["model"]
+            numbers = [_decimals(values[name]) if name in values else "-" for name in legend.names]
+            ratios = [_decimals(model / values[name]) if model and values.get(name) else "-" for name in legend.rivals]
+            rows.append((task, view.replace("_", " "), *numbers, *ratios))
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            c.ljust(w) if n < 2 else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _decimals(value: float | None) -> str:
+    """Four decimals, or an exponent where nobody would read so many digits; JSON has null for what is not finite."""
+    if value is None:
+        return "not finite"
+    return f"{value:.4f}" if value < 1e4 else f"{value:.1e}"

@@ -26,12 +26,16 @@ BAR = (8, 40)  # fewest and most columns of the bar
 
 
 class Progress:
-    """One display for one task. `start` is where a resumed task begins, so that its rate counts new work only."""
+    """One display for one task. `start` is where a resumed task begins, so that its rate counts new work only; `size`
+    is what a unit holds of what `tick` counts, such as bytes of a megabyte.
+    """
 
     silent: ClassVar[bool] = False
 
-    def __init__(self, title: str, total: int, unit: str = "steps", *, start: int = 0, quiet: bool = False) -> None:
-        self.title, self.total, self.unit = title, total, unit
+    def __init__(
+        self, title: str, total: int, unit: str = "steps", *, start: int = 0, size: int = 1, quiet: bool = False
+    ) -> None:
+        self.title, self.total, self.unit, self.size = title, total, unit, size
         self.done = self._start = start
         self.text = ""
         self._quiet = quiet or Progress.silent
@@ -54,6 +58,11 @@ class Progress:
         due = monotonic() - self._logged >= LOG_INTERVAL and done < self.total  # the last line comes at the end
         if due and self._live is None and not self._quiet:
             self._log(", ".join(part for part in (self._counted(), self._rate(), self._left(), self.text) if part))
+
+    def tick(self, done: int, total: int) -> None:
+        """The same for work that says itself how much there is."""
+        self.total = -(-total // self.size)
+        self.update(-(-done // self.size))
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._live is not None:

@@ -1,4 +1,7 @@
-"""What a training step computes and moves, counted operation by operation while it runs once, eagerly.
+"""Both sides of the roofline: what the machine can do, and what a training step computes and moves.
+
+The machine's ceilings, the rate of a large matrix product and of a copy, are measured in the same run. A step is
+counted operation by operation while it runs once, eagerly:
 
 FLOP: torch's own formulas (`torch.utils.flop_counter`) of products, convolutions and attention, a multiplication and an
 addition counting two; four times as many where numbers are complex; 5 n log₂ n for a complex Fourier transform of n
@@ -17,6 +20,7 @@ Bytes, in two ways:
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,22 +32,75 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+aten = torch.ops.aten
 _CPU_ATTENTION = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: torch.ops.aten._scaled_dot_product_flash_attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        torch.ops.aten._scaled_dot_product_flash_attention_backward
-    ),
+    aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: aten._scaled_dot_product_flash_attention_backward,
 }
 """Torch has formulas for a GPU's attention only; a CPU's computes the same."""
-_MOVES_NOTHING = (
-    torch.ops.aten.empty,
-    torch.ops.aten.empty_like,
-    torch.ops.aten.new_empty_strided,
-    torch.ops.aten.detach,
-    torch.ops.aten._unsafe_view,
-)
+_MOVES_NOTHING = (aten.empty, aten.empty_like, aten.new_empty_strided, aten.detach, aten._unsafe_view)
 """Allocations, and views whose schema does not say so."""
-_FFT = {torch.ops.aten._fft_r2c: 0.5, torch.ops.aten._fft_c2r: 0.5, torch.ops.aten._fft_c2c: 1.0}
+_FFT = {aten._fft_r2c: 0.5, aten._fft_c2r: 0.5, aten._fft_c2c: 1.0}
+_SIDE = {"cpu": 1536, "cuda": 8192}
+_COPY = {"cpu": 2**27, "cuda": 2**31}
+_REPEATS = {"cpu": 2, "cuda": 20}
+_BLOCKS = 5
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """FLOP/s of a matrix product by precision, bytes/s of a copy (read and write both counted)."""
+
+    matmul: dict[str, float]
+    bandwidth: float
+    used: str
+    """The precision that single-precision products have in this run: fp32, or tf32 where torch was told so."""
+
+    def roofline(self, flop: float, moved: float) -> float:
+        """Seconds that the arithmetic or the traffic takes at least: max(FLOP / rate, bytes / bandwidth)."""
+        return max(flop / self.matmul[self.used], moved / self.bandwidth)
+
+
+def measure(device: torch.device) -> Ceilings:
+    """The best of a few blocks, for each precision that the device is used with."""
+    side = _SIDE[device.type]
+    rates = {}
+    used = single_precision(device)
+    for name, dtype in ((used, torch.float32), ("bf16", torch.bfloat16)):
+        if name == "bf16" and device.type == "cpu":
+            continue
+        a = torch.randn(side, side, device=device, dtype=dtype)
+        b = torch.randn(side, side, device=device, dtype=dtype)
+        rates[name] = 2 * side**3 / best_seconds(lambda a=a, b=b: a @ b, device)
+    source = torch.zeros(_COPY[device.type], dtype=torch.uint8, device=device)
+    target = torch.ones_like(source)
+    seconds = best_seconds(lambda: target.copy_(source), device)
+    return Ceilings(rates, 2 * source.numel() / seconds, used)
+
+
+def single_precision(device: torch.device) -> str:
+    tf32 = device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if tf32 else "fp32"
+
+
+def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
+    """Of one call, in the fastest of a few blocks: what the device can do, not what it happened to."""
+    repeats = _REPEATS[device.type]
+    work()
+    best = float("inf")
+    for _ in range(_BLOCKS):
+        synchronise(device)
+        began = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        synchronise(device)
+        best = min(best, (time.perf_counter() - began) / repeats)
+    return best
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True)
@@ -106,10 +163,8 @@ class Counting(TorchDispatchMode):
         out = func(*args, **kwargs)
         self.flop += flop_of(func, args, kwargs, out)
         if not _is_view(func):
-            inputs, outputs = _tensors((args, kwargs)), _tensors(out)
-            written = _written(func, args, kwargs)
-            fresh = {id(t): t for t in outputs} | {id(t): t for t in written}
-            self.moved += sum(map(_bytes, inputs)) + sum(map(_bytes, fresh.values()))
+            inputs, outputs = _tensors((args, kwargs)), _tensors((out, list(_written(func, args, kwargs))))
+            self.moved += sum(map(_bytes, [*inputs, *outputs]))
         return out
 
 
@@ -117,7 +172,7 @@ def flop_of(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
     packet = _CPU_ATTENTION.get(func._overloadpacket, func._overloadpacket)
     if packet in _FFT:
         source, axes = args[0], args[1]
-        large = out if packet is torch.ops.aten._fft_c2r else source
+        large = out if packet is aten._fft_c2r else source
         length = math.prod(large.shape[axis] for axis in axes)
         return _FFT[packet] * 5 * large.numel() * math.log2(max(length, 2))
     if packet not in flop_registry:
@@ -133,10 +188,8 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _is_view(func: Any) -> bool:
     """Whether the result is another look at the same numbers (or nothing but an allocation)."""
-    returns = func._schema.returns
-    aliases = [r.alias_info for r in returns]
-    views = any(a is not None and not a.is_write for a in aliases)
-    return views or func._overloadpacket in _MOVES_NOTHING
+    aliases = [returned.alias_info for returned in func._schema.returns]
+    return any(a and not a.is_write for a in aliases) or func._overloadpacket in _MOVES_NOTHING
 
 
 def _written(func: Any, args: tuple, kwargs: dict[str, Any]) -> Iterable[Tensor]:
