@@ -119,6 +119,7 @@ def small_trainer(
     settings = {
         "steps": 20,
         "batch_size": 7,
+        "sampling": {"mode": "shares"},
         "noise": 0.01,
         "rollout": [(0.0, 1), (0.5, 2)],
         "warmup": 2,

@@ -199,6 +199,30 @@ def test_without_its_fnos_a_run_is_evaluated_but_not_finished(tmp_path: Path, fi
     assert "ups run quickstart" in json.loads((folder / "evaluation" / "details.json").read_text())["command"]
 
 
+def test_a_run_that_is_given_a_time_keeps_its_number_of_steps_and_sets_specialists_beside(tmp_path: Path) -> None:
+    """`training.seconds` becomes a number of steps once; a network a task may be trained where one serves all."""
+    config = tmp_path / "timed.yaml"
+    made = "{equation: %s, trajectories: 12, settings: {points: 16, frames: 5, duration: 0.2}}"
+    tasks = ", ".join(f"{name}: {{make: {made % name}}}" for name in ("advection", "burgers"))
+    small = "width: 8, depth: 1, modes: 4, head: 8"
+    config.write_text(
+        f"tasks: {{{tasks}}}\nstages: {{operator: {{{small}}}}}\ntraining: {{seconds: 1, batch_size: 4}}\n"
+        f"compare: {{specialist: {{architecture: spectral, per_task: true, {small}}}}}\n"
+    )
+    told = ["runtime.threads=1", "data.workers=1", "evaluation.resamples=100"]
+    pipeline.run(str(config), told, tmp_path / "runs")
+    folder = tmp_path / "runs" / "timed"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    steps = json.loads((folder / "stages" / "operator" / "budget.json").read_text())["steps"]
+    assert metrics["training"]["operator"]["step"] == steps >= 50 and metrics["state"] == "finished"
+    assert {"specialist_advection", "specialist_burgers"} <= set(metrics["training"])
+    assert set(metrics["tasks"]["burgers"]["rollout"]["nrmse"]) >= {"operator", "specialist", "persistence"}
+    assert pipeline.evaluate(folder)["tasks"] == metrics["tasks"]  # it knows how many steps were asked for
+    pipeline.run(str(config), [*told, "training.seconds=2"], tmp_path / "runs")
+    more = json.loads((folder / "metrics.json").read_text())["training"]["operator"]["step"]
+    assert more == pytest.approx(2 * steps, abs=2)
+
+
 def test_ctrl_c_while_data_are_made_keeps_what_was_solved(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ups", "run", "quickstart", *SMALLER]
     command += ["tasks.burgers.make.trajectories=640", "data.workers=2"]

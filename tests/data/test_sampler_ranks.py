@@ -120,12 +120,14 @@ def test_a_batch_smaller_than_the_ranks_is_refused():
 
 
 TRAJECTORIES = {"small": 100, "large": 10_000}
+COSTS = {"small": 64, "large": 256}
 
 
 @pytest.mark.parametrize(
     ("sampling", "ratio"),
     [
-        ({}, 0.5),
+        ({}, 0.125),
+        ({"mode": "shares"}, 0.5),
         ({"mode": "balanced"}, 1.0),
         ({"mode": "proportional"}, 100.0),
         ({"mode": "temperature"}, 10.0),
@@ -134,7 +136,7 @@ TRAJECTORIES = {"small": 100, "large": 10_000}
     ],
 )
 def test_shares_follow_the_mode(sampling, ratio):
-    shares = sampling_shares(SamplingConfig(**sampling), TRAJECTORIES, {"small": 2.0, "large": 1.0})
+    shares = sampling_shares(SamplingConfig(**sampling), TRAJECTORIES, {"small": 2.0, "large": 1.0}, COSTS)
     assert shares["large"] / shares["small"] == pytest.approx(ratio)
 
 
@@ -147,7 +149,7 @@ def test_a_higher_temperature_lies_between_proportional_and_balanced(trajectorie
     unused = dict.fromkeys(trajectories, 1.0)
     spread = []
     for mode in modes:
-        shares = sampling_shares(SamplingConfig(mode=mode, temperature=temperature), trajectories, unused)
+        shares = sampling_shares(SamplingConfig(mode=mode, temperature=temperature), trajectories, unused, unused)
         assert list(shares) == list(trajectories)
         spread.append(max(shares.values()) / min(shares.values()))
     assert spread[0] * (1 + 1e-12) >= spread[1] >= spread[2] == 1.0
@@ -155,11 +157,14 @@ def test_a_higher_temperature_lies_between_proportional_and_balanced(trajectorie
 
 def test_the_modes_reach_the_batch():
     tasks = product(TRAJECTORIES.items(), [(5,)])
-    shares = sampling_shares(SamplingConfig(mode="temperature"), TRAJECTORIES, dict.fromkeys(TRAJECTORIES, 1.0))
+    unused = dict.fromkeys(TRAJECTORIES, 1.0)
+    shares = sampling_shares(SamplingConfig(mode="temperature"), TRAJECTORIES, unused, unused)
     sampler = Sampler(tuple((name, n, *f, shares[name]) for (name, n), f in tasks), seed=0, batch_size=22)
     assert sampler.counts == (2, 20)
 
 
-def test_by_default_the_tasks_own_shares_hold():
-    shares = {"small": 2.0, "large": 1.0}
-    assert sampling_shares(TrainingConfig().sampling, TRAJECTORIES, shares) == shares
+def test_by_default_tasks_have_their_shares_of_the_work_not_of_the_samples():
+    equal = dict.fromkeys(COSTS, 1.0)
+    shares = sampling_shares(TrainingConfig().sampling, TRAJECTORIES, equal, COSTS)
+    sampler = Sampler(tuple((name, 100, 5, shares[name]) for name in COSTS), seed=0, batch_size=20)
+    assert dict(zip(COSTS, sampler.counts, strict=True)) == {"small": 16, "large": 4}

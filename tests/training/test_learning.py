@@ -262,6 +262,32 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_noted(data, tmp_pa
             run.step()
 
 
+def test_a_hard_batch_of_one_task_does_not_shrink_what_the_others_learn(data, tmp_path: Path, runtime: Runtime) -> None:
+    """Each task's gradient is clipped by its own norm: the step's is their mean."""
+    run = trainer(data, tmp_path, runtime, clip=0.1)
+    run.stepper.gradients(run.micro_batches(0), runtime)
+    easy, hard = run.stepper.of_tasks
+    run.stepper.of_tasks[1] = [None if g is None else 1e6 * g for g in hard]
+    expected = []
+    for one, other in zip(easy, run.stepper.of_tasks[1], strict=True):
+        parts = []
+        for gradient, task in ((one, easy), (other, run.stepper.of_tasks[1])):
+            norm = math.sqrt(sum(float(g.double().square().sum()) for g in task if g is not None))
+            parts.append(0.0 if gradient is None else gradient * min(1.0, 0.1 / norm) / 2)
+        expected.append(None if one is None and other is None else parts[0] + parts[1])
+    run.stepper.update(0, 0.0)
+    for parameter, gradient in zip(run.stepper.parameters, expected, strict=True):
+        assert (parameter.grad is None) == (gradient is None)
+        if gradient is not None:
+            assert torch.allclose(parameter.grad, gradient, rtol=1e-4, atol=1e-9)
+
+
+def test_an_untrained_model_loses_about_one_on_any_transient_task(prepared) -> None:
+    """Losses are in units of persistence's error, whatever the size of a task's changes."""
+    spec, tasks = prepared
+    assert loss_of(spec.build(0), window(tasks, "advection", 2)).total.mean().item() == pytest.approx(1, rel=0.3)
+
+
 def test_frozen_parameters_stay_as_they_are_and_cost_nothing(
     data, tmp_path: Path, runtime: Runtime, monkeypatch
 ) -> None:

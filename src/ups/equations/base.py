@@ -85,8 +85,8 @@ class Solved(ABC):
     otherwise. It has `points`, `frames` and `duration` among its settings (a steady one only the first) and says
     `name`, `title`, `formula`, `solver`, `published_name`, `solutions`, `rate` and `coarse`. All sides are of one kind,
     `sides`, with the values `wall`. `conserved` are the channels whose means are kept, `named` the settings that are
-    parameters of the equation, `told` whether a model is told them; `latents` is the number of a model's latent points
-    along an axis, `vectors` names the vector that a channel is a component of.
+    parameters of the equation, `told` whether a model is told them, `vectors` names the vector that a channel is a
+    component of.
     """
 
     name: ClassVar[str]
@@ -102,7 +102,6 @@ class Solved(ABC):
     wall: ClassVar[tuple[float, ...]] = ()
     conserved: ClassVar[tuple[str, ...]] = ()
     named: ClassVar[tuple[str, ...]] = ()
-    latents: ClassVar[int] = 64
     vectors: ClassVar[Mapping[str, str]] = {}
     history: ClassVar[int] = 1
     told: ClassVar[bool] = True
@@ -143,7 +142,6 @@ class Solved(ABC):
             dimension=self.dimension,
             channels=tuple(Channel(name, vector=self.vectors.get(name)) for name in self.channels),
             boundary=self.boundary,
-            latent_spacing=self.grid.lengths[0] / self.latents,
             parameters=tuple(self.parameters) if self.told else (),
             static=self.static,
             history=self.history,

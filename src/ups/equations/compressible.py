@@ -98,7 +98,6 @@ class _Compressible(ABC):
             dimension=len(self.extent),
             channels=(Channel("density", "log"), Channel("pressure", "log"), *velocity),
             boundary=self.boundary,
-            latent_spacing=1 / 32,
             parameters=tuple(self.parameters),
             dt=self.duration / (self.frames - 1),
             invariants=(Invariant("density", tolerance=1e-5),) if self.boundary_kind == "periodic" else (),

@@ -66,7 +66,6 @@ class Darcy(Solved):
     static: ClassVar[tuple[str, ...]] = ("a",)
     steady: ClassVar[bool] = True
     dimension: ClassVar[int] = 2
-    latents: ClassVar[int] = 16
     told: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

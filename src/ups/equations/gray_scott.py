@@ -114,7 +114,6 @@ class GrayScott:
             dimension=2,
             channels=(Channel("A"), Channel("B")),
             boundary=self.boundary,
-            latent_spacing=1 / 32,
             parameters=("F", "k"),
             dt=self.duration / (self.frames - 1),
             source={"equation": self.name},

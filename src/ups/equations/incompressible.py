@@ -63,7 +63,6 @@ class Incompressible(Solved):
     layout: ClassVar[str] = "pdebench-incompressible"
     vectors: ClassVar[Mapping[str, str]] = {"Vx": "V", "Vy": "V"}
     dimension: ClassVar[int] = 2
-    latents: ClassVar[int] = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()

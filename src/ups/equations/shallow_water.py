@@ -88,7 +88,6 @@ class ShallowWater:
             dimension=2,
             channels=(Channel("h"),),
             boundary=self.boundary,
-            latent_spacing=_LENGTH / 32,
             history=2,
             dt=self.duration / (self.frames - 1),
             invariants=(Invariant("h", tolerance=1e-5),) if inside else (),

@@ -97,7 +97,6 @@ class Vorticity:
             dimension=2,
             channels=(Channel("w"),),
             boundary=self.boundary,
-            latent_spacing=1 / 32,
             parameters=("nu",),
             dt=self.duration / (self.frames - 1),
             invariants=(Invariant("w", tolerance=1e-5),),

@@ -51,6 +51,7 @@ class ComparedConfig(Strict):
     """
 
     architecture: str
+    per_task: bool = Field(default=False, description="one network for each task, where one could serve all")
     training: TrainingChanges | None = None  # pyright: ignore[reportInvalidTypeForm]
     tasks: dict[str, Any] = Field(default={})
 

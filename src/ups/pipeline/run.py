@@ -124,8 +124,8 @@ def build_stores(name: str, overrides: Sequence[str], runs: Path, workers: int) 
 def evaluate(directory: Path) -> dict[str, Any]:
     """Judge a trained run (again) and write its `metrics.json`."""
     config = run_config(directory)
-    for name, stage in config.each_stage().items():
-        progress, wanted = progress_of(directory / "stages" / name), config.training_of(stage.training).steps
+    for name, plan in stage_plans(config, {}, directory).items():
+        progress, wanted = progress_of(plan.directory), plan.training.steps
         done = 0 if progress is None else progress["step"]
         if done < wanted:
             raise UserError(

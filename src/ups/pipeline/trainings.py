@@ -11,7 +11,7 @@ from ups.errors import UserError
 from ups.models.architectures import ARCHITECTURES
 from ups.pipeline.config import COMMON, ComparedConfig, RunConfig, StageConfig
 from ups.training.data import TaskData
-from ups.training.fit import Plan, fit, progress_of, settled
+from ups.training.fit import Plan, budgeted, fit, progress_of, settled
 from ups.training.kinds import STAGES
 from ups.training.stages.operator import operator_settings
 
@@ -26,7 +26,7 @@ def stage_plans(config: RunConfig, tasks: dict[str, TaskData], directory: Path) 
 
 def _stage_plan(config: RunConfig, name: str, stage: StageConfig, tasks: dict[str, TaskData], directory: Path) -> Plan:
     given = stage.model_dump(exclude=COMMON)
-    return Plan(
+    plan = Plan(
         f"training {name}",
         name,
         stage.kind,
@@ -39,6 +39,7 @@ def _stage_plan(config: RunConfig, name: str, stage: StageConfig, tasks: dict[st
         tuple(stage.on),
         None if stage.start is None else Path(stage.start).expanduser(),
     )
+    return plan if plan.training.seconds is None else budgeted(plan)
 
 
 def compared_plans(config: RunConfig, tasks: dict[str, TaskData], directory: Path) -> dict[str, dict[str, Plan]]:
@@ -46,7 +47,7 @@ def compared_plans(config: RunConfig, tasks: dict[str, TaskData], directory: Pat
     plans = {}
     for family, compared in config.each_compared().items():
         folder = directory / "compare" / family
-        joint = ARCHITECTURES[compared.architecture].joint
+        joint = ARCHITECTURES[compared.architecture].joint and not compared.per_task
         parts = {ALL: tasks} if joint else {name: {name: task} for name, task in tasks.items()}
         plans[family] = {
             part: _compared_plan(config, family, compared, part, own, folder / part) for part, own in parts.items()
@@ -57,7 +58,7 @@ def compared_plans(config: RunConfig, tasks: dict[str, TaskData], directory: Pat
 def _compared_plan(
     config: RunConfig, family: str, compared: ComparedConfig, part: str, tasks: dict[str, TaskData], folder: Path
 ) -> Plan:
-    given = compared.model_dump(exclude={"training", "tasks"})
+    given = compared.model_dump(exclude={"training", "tasks", "per_task"})
     changes: Strict | None = compared.tasks.get(part)
     training = config.training_of(compared.training, None if changes is None else changes.training)  # pyright: ignore[reportAttributeAccessIssue]
     if changes is not None:

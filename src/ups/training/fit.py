@@ -90,7 +90,7 @@ class Plan:
         return {
             "kind": self.kind,
             "settings": decisive(self.settings),
-            "training": decisive(self.asked or self.training) | {"steps": self.training.steps},
+            "training": decisive(self.asked or self.training) | {"steps": self.training.steps, "seconds": None},
             "tasks": dict(self.shares),
             "on": {name: checksum_of(self.directory.parent / name) for name in self.on},
             "start": None if self.start is None else str(self.start),
@@ -106,10 +106,11 @@ def progress_of(directory: Path) -> dict[str, Any] | None:
 def fit(runtime: Runtime, plan: Plan, seconds: float | None = None, profile: int | None = None) -> dict[str, Any]:
     """Train to the end, unless it is there already; the training's progress then.
 
-    `seconds`: as many steps as the measured speed allows in that time, kept for resuming, instead of the plan's.
-    `profile`: so many steps are traced.
+    `seconds`: as many steps as the measured speed allows in that time, kept for resuming, instead of the plan's own
+    seconds or steps. `profile`: so many steps are traced.
     """
     plan.directory.mkdir(parents=True, exist_ok=True)
+    seconds = seconds or (plan.asked or plan.training).seconds
     if seconds is not None:
         plan = _within(runtime, plan, seconds)
     note = runtime.from_first(f"settings of {plan.title}", lambda: settled(plan, keep=True))
@@ -162,18 +163,14 @@ def settled(plan: Plan, keep: bool = False) -> str | None:
     return note
 
 
-def _within(runtime: Runtime, plan: Plan, seconds: float) -> Plan:
-    """The plan with the number of steps that fit into a time, and what is counted in steps scaled with it.
-
-    More time than before, because what it is measured by trained for longer, gives more steps of the same speed.
+def budgeted(plan: Plan) -> Plan:
+    """The plan with the number of steps that its time was found to allow, and what is counted in steps scaled with it;
+    as it is where that is not known, or not asked for.
     """
-    budget, training = plan.directory / "budget.json", plan.training
-    known = json.loads(budget.read_text()) if budget.exists() else None
-    if known is None or seconds > 1.05 * known["seconds"]:
-        rate = _seconds_per_step(runtime, plan) if known is None else known["seconds"] / known["steps"]
-        known = {"seconds": seconds, "steps": max(FEWEST, int(seconds / rate))}
-        write(budget, json.dumps(known).encode())
-    steps = known["steps"]
+    known = _budget(plan)
+    if known is None:
+        return plan
+    training, steps = plan.asked or plan.training, known["steps"]
     pace = steps / training.steps
     changes = {
         "steps": steps,
@@ -184,9 +181,29 @@ def _within(runtime: Runtime, plan: Plan, seconds: float) -> Plan:
     return replace(plan, training=training.model_copy(update=changes), asked=training)
 
 
+def _budget(plan: Plan) -> dict[str, Any] | None:
+    """The seconds that were asked for, and the steps that they were found to allow."""
+    path = plan.directory / "budget.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _within(runtime: Runtime, plan: Plan, seconds: float) -> Plan:
+    """The plan with the number of steps that fit into a time: rank 0's measure counts, once.
+
+    More time than before, because what it is measured by trained for longer, gives more steps of the same speed.
+    """
+    known = runtime.from_first(f"budget of {plan.title}", lambda: _budget(plan))
+    if known is None or seconds > 1.05 * known["seconds"]:
+        rate = _seconds_per_step(runtime, plan) if known is None else known["seconds"] / known["steps"]
+        found = {"seconds": seconds, "steps": max(FEWEST, int(seconds / rate))}
+        text = json.dumps(found).encode()
+        runtime.from_first(f"steps of {plan.title}", lambda: write(plan.directory / "budget.json", text))
+    return budgeted(plan)
+
+
 def _seconds_per_step(runtime: Runtime, plan: Plan) -> float:
     """The mean time of a step over the rollout schedule, measured on a model that is thrown away."""
-    training = plan.training
+    training = plan.asked or plan.training
     with tempfile.TemporaryDirectory() as folder:
         trainer = replace(plan, directory=Path(folder)).trainer(runtime)
         ends = [start for start, _ in training.rollout[1:]] + [1.0]

@@ -14,6 +14,9 @@ class TrainingConfig(Strict):
     """One optimisation path. `batch_size` is global: what the optimiser sees, on any number of ranks."""
 
     steps: Positive = 2000
+    seconds: PositiveFloat | None = Field(
+        default=None, description="train for this time instead: as many steps as the measured speed allows"
+    )
     batch_size: Positive = 40
     sampling: SamplingConfig = SamplingConfig()
     optimiser: Literal["adamw", "muon"] = Field(
