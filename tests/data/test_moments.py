@@ -9,10 +9,11 @@ import torch
 import yaml
 from test_statistics import InMemory
 
+from ups.data.formats.well.tree import well_stats
 from ups.data.generate.make import generate
 from ups.data.open import open_dataset
 from ups.data.prepare import moments as moments_module
-from ups.data.prepare.moments import moments, well_stats, write_statistics
+from ups.data.prepare.moments import by_kind, moments, write_statistics
 from ups.equations import Advection, Darcy
 from ups.errors import UserError
 
@@ -81,7 +82,7 @@ def test_the_file_has_the_wells_form(tmp_path):
     values = sample(4, 5, 8, 8, 3)
     dataset = InMemory(values, ("velocity_x", "velocity_y", "pressure"), {})
     found = moments(dataset)
-    form = well_stats(layout_cases.header_of((8, 8), channels=dataset.channels), found)
+    form = well_stats(layout_cases.header_of((8, 8), channels=dataset.channels), by_kind(found))
     write_statistics(form, tmp_path / "stats.yaml")
     read = yaml.safe_load((tmp_path / "stats.yaml").read_text())
     assert read == form and set(read) == {"mean", "std", "rms", "mean_delta", "std_delta", "rms_delta"}

@@ -19,8 +19,9 @@ import yaml
 from layout_cases import batch_of, header_of, sides
 
 from ups.data.formats.well.reader import WellFile
+from ups.data.formats.well.tree import divided, write_tree
 from ups.data.formats.well.writer import WellWriter
-from ups.data.prepare.moments import moments, well_stats
+from ups.data.joined import Subset
 from ups.fields import Boundary, Grid, Side
 
 PYTHON = os.environ.get("UPS_WELL_PYTHON", "")
@@ -58,25 +59,38 @@ def asked(*words) -> None:
 
 
 def made(tmp_path: Path, header, count: int = 10) -> tuple[Path, WellFile]:
-    """A folder of The Well's with our statistics beside its data, and the training data in it."""
-    folder = tmp_path / header.task
-    for split in ("train", "valid", "test"):
-        path = folder / "data" / split / f"{header.task}.hdf5"
-        path.parent.mkdir(parents=True)
-        with WellWriter(path, header, count) as writer:
-            writer.write(batch_of(header, count))
-    dataset = WellFile(folder / "data" / "train" / f"{header.task}.hdf5")
-    (folder / "stats.yaml").write_text(yaml.safe_dump(well_stats(header, moments(dataset))))
-    return folder, dataset
+    """A folder of The Well's and the data it was made of."""
+    source = tmp_path / "source.hdf5"
+    with WellWriter(source, header, count) as writer:
+        writer.write(batch_of(header, count))
+    dataset = WellFile(source)
+    return write_tree(tmp_path, header.task, dataset, numbers(divided(dataset).train)), dataset
+
+
+def numbers(dataset) -> dict[str, dict[str, float]]:
+    """Statistics by their definition, all data at once."""
+    batch = dataset.read(range(len(dataset)), slice(None))
+    fields = {name: batch.values[..., i] for i, name in enumerate(dataset.channels)}
+    fields |= {name: batch.forcings[name] for name, varies in dataset.header.forcings.items() if varies}
+    fixed = {**batch.static, **{n: batch.forcings[n] for n, varies in dataset.header.forcings.items() if not varies}}
+    fixed |= {"mask": batch.mask.float()} if batch.mask is not None else {}
+    content = {}
+    for end, views in (("", {**fields, **fixed}), ("_delta", {n: f.diff(dim=1) for n, f in fields.items()})):
+        content[f"mean{end}"] = {n: float(f.double().mean()) for n, f in views.items()}
+        content[f"std{end}"] = {n: float(f.double().std(correction=0)) for n, f in views.items()}
+        content[f"rms{end}"] = {n: float(f.double().square().mean().sqrt()) for n, f in views.items()}
+    return content
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_its_dataset_gives_the_numbers_we_wrote(tmp_path, case):
     header = CASES[case]
-    folder, train = made(tmp_path, header)
+    folder, dataset = made(tmp_path, header)
     asked("open", folder, tmp_path / "out.npz")
     said = json.loads((tmp_path / "out.npz.json").read_text())
     theirs = np.load(tmp_path / "out.npz")
+    train = divided(dataset).train
+    assert isinstance(train, Subset)
     ours = train.read(range(len(train)), slice(None))
 
     moving = dict(zip(header.channels, ours.values.unbind(-1), strict=True)) | dict(ours.forcings)
@@ -99,8 +113,9 @@ def test_its_dataset_gives_the_numbers_we_wrote(tmp_path, case):
     assert np.allclose(times, header.times, rtol=0, atol=1e-7)
     kinds = [[CODES.get(side.kind, 0.0) for side in pair] for pair in header.boundary.sides]
     assert theirs["boundary_conditions"][0].tolist() == kinds
-    assert said["dataset_name"] == header.task and said["n_trajectories_per_file"] == [len(train)]
-    assert said["spatial_resolution"] == list(header.grid.shape) and said["grid_type"] == "cartesian"
+
+    summary = yaml.safe_load((folder / f"{header.task}.yaml").read_text())
+    assert json.loads(json.dumps(summary)) == said
 
 
 def test_its_normalisation_takes_our_statistics(tmp_path):

@@ -168,15 +168,16 @@ def stats(
     Example:
       ups data stats data/1D_Burgers_Sols_Nu0.001.hdf5
     """
+    from ups.data.formats.well.tree import well_stats
     from ups.data.generate.workers import all_cores
     from ups.data.open import open_dataset
-    from ups.data.prepare.moments import moments, moments_table, statistics_path, well_stats, write_statistics
+    from ups.data.prepare.moments import by_kind, moments, moments_table, statistics_path, write_statistics
     from ups.track.progress import Progress
 
     dataset = open_dataset(file, task, **reading_options(convention))
     with Progress(file.name, total=0, unit="pieces", quiet=as_json) as progress:
         found = moments(dataset, workers or all_cores(), progress.tick)
-    form = well_stats(dataset.header, found)
+    form = well_stats(dataset.header, by_kind(found))
     path = out or statistics_path(file)
     write_statistics(form, path)
     print(json.dumps(form, indent=2) if as_json else f"{moments_table(found)}\n{path}")

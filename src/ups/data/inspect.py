@@ -71,18 +71,13 @@ def _readable(dataset: Dataset, problems: list[str]) -> Iterator[Batch]:
     """The dataset in chunks. Readers refuse samples with NaN or damage: these are noted and left out."""
     for rows in row_ranges(dataset, len(dataset.times), CHUNK_BYTES):
         try:
-            batches = [dataset.read(rows, slice(None))]
+            yield dataset.read(rows, slice(None))
         except UserError:
-            batches = [_read_one(dataset, row, problems) for row in rows]
-        yield from (batch for batch in batches if batch is not None)
-
-
-def _read_one(dataset: Dataset, row: int, problems: list[str]) -> Batch | None:
-    try:
-        return dataset.read([row], slice(None))
-    except UserError as error:
-        problems.append(str(error))
-        return None
+            for row in rows:
+                try:
+                    yield dataset.read([row], slice(None))
+                except UserError as error:
+                    problems.append(str(error))
 
 
 def _uneven(times: Float[Tensor, " T"]) -> list[str]:

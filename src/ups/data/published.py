@@ -117,8 +117,8 @@ def _listing(url: str, name: str) -> list[dict[str, Any]]:
         found = json.loads(_text(url, f"data set {name}", headers))
     except ValueError as error:
         raise UserError(f"{url} does not answer with a list of files ({error}); try again later") from error
-    following = _next_page(headers.get("Link", ""))
-    return found + (_listing(following, name) if following else [])
+    address, _, relation = headers.get("Link", "").partition(";")  # long lists come in pages
+    return found + (_listing(address.strip().strip("<>"), name) if 'rel="next"' in relation else [])
 
 
 def _text(url: str, what: str, headers: dict[str, str] | None = None) -> str:
@@ -134,12 +134,6 @@ def _text(url: str, what: str, headers: dict[str, str] | None = None) -> str:
         raise UserError(f"{url} answers {error.code} {error.reason}; try again later") from error
     except (URLError, OSError) as error:
         raise UserError(f"{urlsplit(url).netloc} cannot be reached ({error}); check the network") from error
-
-
-def _next_page(link: str) -> str | None:
-    """Long lists come in pages: `<address>; rel="next"`."""
-    address, _, relation = link.partition(";")
-    return address.strip().strip("<>") if 'rel="next"' in relation else None
 
 
 def _at_address(url: str) -> PublishedFile:

@@ -30,7 +30,8 @@ def sketch(dataset: Dataset, width: int = 72) -> str:
         if dataset.grid.dimension == 1:
             low, high = limits(values)
             lines = [
-                f"{head:>{max(map(len, heads))}} {_bars(line, low, high, width)}"
+                f"{head:>{max(map(len, heads))}} "
+                + "".join(_BARS[level] for level in _levels(_shrunk(line, (width,)), low, high, len(_BARS)))
                 for head, line in zip(heads, values, strict=True)
             ]
             parts.append("\n".join([f"{name} from {low:.3g} (▁) to {high:.3g} (█), over x", *lines]))
@@ -58,10 +59,6 @@ def readable(dataset: Dataset, most: int) -> list[int]:
 
 def _spread(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
-
-
-def _bars(values: np.ndarray, low: float, high: float, width: int) -> str:
-    return "".join(_BARS[level] for level in _levels(_shrunk(values, (width,)), low, high, len(_BARS)))
 
 
 def _side_by_side(maps: dict[str, np.ndarray], width: int) -> str:

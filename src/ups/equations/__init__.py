@@ -1,36 +1,18 @@
 """Equations as values: parameters, initial conditions, solver, invariants, published name. One file an equation."""
 
-from ups.equations.advection import Advection
-from ups.equations.base import Equation
-from ups.equations.burgers import Burgers
-from ups.equations.compressible import Compressible1D, Compressible2D
-from ups.equations.darcy import Darcy
-from ups.equations.diffusion_reaction import DiffusionReaction
-from ups.equations.diffusion_sorption import DiffusionSorption
-from ups.equations.gray_scott import GrayScott
-from ups.equations.incompressible import Incompressible
-from ups.equations.initial import RandomWaves
-from ups.equations.kuramoto_sivashinsky import KuramotoSivashinsky
-from ups.equations.reaction_diffusion import ReactionDiffusion
-from ups.equations.shallow_water import ShallowWater
-from ups.equations.vorticity import Vorticity
-from ups.equations.wave import Wave
-
-__all__ = [
-    "Advection",
-    "Burgers",
-    "Compressible1D",
-    "Compressible2D",
-    "Darcy",
-    "DiffusionReaction",
-    "DiffusionSorption",
-    "Equation",
-    "GrayScott",
-    "Incompressible",
-    "KuramotoSivashinsky",
-    "RandomWaves",
-    "ReactionDiffusion",
-    "ShallowWater",
-    "Vorticity",
-    "Wave",
-]
+from ups.equations.advection import Advection as Advection
+from ups.equations.base import Equation as Equation
+from ups.equations.burgers import Burgers as Burgers
+from ups.equations.compressible import Compressible1D as Compressible1D
+from ups.equations.compressible import Compressible2D as Compressible2D
+from ups.equations.darcy import Darcy as Darcy
+from ups.equations.diffusion_reaction import DiffusionReaction as DiffusionReaction
+from ups.equations.diffusion_sorption import DiffusionSorption as DiffusionSorption
+from ups.equations.gray_scott import GrayScott as GrayScott
+from ups.equations.incompressible import Incompressible as Incompressible
+from ups.equations.initial import RandomWaves as RandomWaves
+from ups.equations.kuramoto_sivashinsky import KuramotoSivashinsky as KuramotoSivashinsky
+from ups.equations.reaction_diffusion import ReactionDiffusion as ReactionDiffusion
+from ups.equations.shallow_water import ShallowWater as ShallowWater
+from ups.equations.vorticity import Vorticity as Vorticity
+from ups.equations.wave import Wave as Wave

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
@@ -39,8 +39,10 @@ class Equation(Protocol):
     layout: ClassVar[str]
 
     @property
+    @abstractmethod
     def solver(self) -> str: ...
     @property
+    @abstractmethod
     def published_name(self) -> str: ...
     @property
     def grid(self) -> Grid: ...
@@ -60,6 +62,7 @@ class Equation(Protocol):
         """
         ...
 
+    @abstractmethod
     def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
         """∂u/∂t as the state and the static fields have it, in a conservative discrete form on the state's own grid.
 
@@ -68,6 +71,7 @@ class Equation(Protocol):
         """
         ...
 
+    @abstractmethod
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]:
         """The batch's trajectories solved again from their first frame and static fields, on `points` per axis.
 
@@ -78,7 +82,7 @@ class Equation(Protocol):
     def task(self) -> TaskSpec: ...
 
 
-class Solved(ABC):
+class Solved(Equation):
     """What most equations have in common: frozen dataclasses derive from it, or from `Equation1D`.
 
     One field u on equal cells of the unit interval, periodic, without static fields, unless the equation says
@@ -89,9 +93,6 @@ class Solved(ABC):
     component of.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    formula: ClassVar[str]
     channels: ClassVar[tuple[str, ...]] = ("u",)
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False
@@ -160,17 +161,6 @@ class Solved(ABC):
     ) -> Batch:
         times = self.times if times is None else times
         return solved_batch(self, ids, times, *self.solutions(seed, ids, times, device))
-
-    @abstractmethod
-    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]: ...
-    @abstractmethod
-    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]: ...
-    @property
-    @abstractmethod
-    def solver(self) -> str: ...
-    @property
-    @abstractmethod
-    def published_name(self) -> str: ...
 
 
 class Equation1D(Solved):

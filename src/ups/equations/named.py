@@ -13,7 +13,7 @@ from ups.equations import Equation
 from ups.errors import UserError
 
 EQUATIONS: dict[str, type[Equation]] = {
-    kind.name: kind for kind in (getattr(equations, word) for word in equations.__all__) if hasattr(kind, "name")
+    kind.name: kind for kind in vars(equations).values() if isinstance(kind, type) and hasattr(kind, "name")
 }
 
 

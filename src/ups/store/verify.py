@@ -88,14 +88,14 @@ def described(stores: Sequence[CheckedStore]) -> str:
 def _stores_under(path: Path) -> list[Path]:
     """The store at `path`, or those of a run, or those beside one another in a folder; complete or not."""
     inside = path / "store" if (path / "store").is_dir() else path
-    found = [folder for folder in (path, *sorted(inside.glob("*"))) if _is_store(folder)]
+    found = [
+        folder
+        for folder in (path, *sorted(inside.glob("*")))
+        if any(os.path.lexists(folder / name) for name in (INDEX, PARTIAL)) or any(folder.glob(SHARDS))
+    ]
     if not found:
         raise UserError(f"{path} holds no store; name a store or a run, or build one with `ups store build CONFIG`")
     return found
-
-
-def _is_store(folder: Path) -> bool:
-    return any(os.path.lexists(folder / name) for name in (INDEX, PARTIAL)) or any(folder.glob(SHARDS))
 
 
 def _opened(path: Path) -> tuple[Index | None, str | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,8 @@ def read_rows(data: Any, rows: Int[np.ndarray, " B"], frames: slice | None = Non
     """Rows in any order, repeats allowed, as few contiguous reads as they make."""
     selection = () if frames is None else (frames,)
     unique, back = np.unique(rows, return_inverse=True)
-    pieces = [read_part(data, (slice(start, stop), *selection)) for start, stop in _runs(unique)]
+    runs = np.split(unique, np.flatnonzero(np.diff(unique) != 1) + 1)
+    pieces = [read_part(data, (slice(int(run[0]), int(run[-1]) + 1), *selection)) for run in runs if len(run)]
     found = np.concatenate(pieces)[back] if pieces else data[(slice(0, 0), *selection)]
     return found.astype(found.dtype.newbyteorder("="), copy=False)
 
@@ -118,9 +118,3 @@ def read_part(data: Any, selection: tuple[slice, ...]) -> np.ndarray:
         raise UserError(
             f"{data.file.filename}: {data.name!r} cannot be read ({error}); the file is damaged: fetch or make it again"
         ) from error
-
-
-def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:
-    for run in np.split(unique, np.flatnonzero(np.diff(unique) != 1) + 1):
-        if len(run):
-            yield int(run[0]), int(run[-1]) + 1

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ups.data.formats.description import ATTRIBUTE, check_agrees, from_json, to_json
 from ups.data.formats.reading import LazyFile, batch_from, named
-from ups.data.formats.writing import Writer, keeping
+from ups.data.formats.writing import Writer
 from ups.data.remote import is_there, read_bytes
 from ups.data.tasks import task as registered_task
 from ups.durable import write
@@ -153,9 +153,7 @@ def _fields(arrays: Mapping[str, Any], name: str, path: Path) -> Float[Tensor, "
 class PairsWriter(Writer):
     """Writes pairs as `.npz` if the path ends so, else as `.pt`; they are kept until the end, being read whole too."""
 
-    @staticmethod
-    def kept(header: Header) -> Header:
-        return keeping(header, static=True)
+    keeps: ClassVar[tuple[str, ...]] = ("static",)
 
     def refuse(self, path: Path) -> None:
         header = self.header

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import h5py
 import numpy as np
@@ -30,8 +30,10 @@ class Writer(ABC):
             writer.write(batch)
 
     The file appears under its name when the block ends well, and then holds `count` trajectories; else nothing does. An
-    existing one is refused. A layout says what it keeps (`kept`) and what it cannot hold (`refuse`).
+    existing one is refused. A layout says what it `keeps` beside channels, and what it cannot hold (`refuse`).
     """
+
+    keeps: ClassVar[tuple[str, ...]] = ("static", "forcings", "mask")
 
     def __init__(self, path: str | Path, header: Header, count: int) -> None:
         self.path = path = Path(path)
@@ -47,10 +49,15 @@ class Writer(ABC):
         if not path.parent.is_dir():
             raise UserError(f"{path}: the folder {path.parent} is not there; make it or choose another path")
 
-    @staticmethod
-    def kept(header: Header) -> Header:
-        """The header of what the layout keeps of such data, which its file carries: all, unless it says otherwise."""
-        return header
+    @classmethod
+    def kept(cls, header: Header) -> Header:
+        """The header of what the layout keeps of such data, and the one its file carries."""
+        return replace(
+            header,
+            static=header.static if "static" in cls.keeps else (),
+            forcings=header.forcings if "forcings" in cls.keeps else {},
+            masked=header.masked and "mask" in cls.keeps,
+        )
 
     @abstractmethod
     def refuse(self, path: Path) -> None:
@@ -169,11 +176,6 @@ class HDF5Writer(Writer):
         with suppress(OSError, RuntimeError):  # on a full disk closing fails too, which would hide the first failure
             self.file.close()
         self._temporary.unlink(missing_ok=True)
-
-
-def keeping(header: Header, static: bool = False, mask: bool = False) -> Header:
-    """The header of what is left in a layout without forcings, and without static fields and mask unless said."""
-    return replace(header, static=header.static if static else (), forcings={}, masked=header.masked and mask)
 
 
 def _mask(there: bool) -> str:

@@ -20,14 +20,13 @@ import numpy as np
 import yaml
 
 from ups import durable
-from ups.data.formats.well.reader import grouped
+from ups.data.formats.well.tree import STATISTICS as KINDS
 from ups.data.generate.workers import in_workers
 from ups.data.prepare.row_ranges import in_steps
 from ups.errors import UserError
-from ups.fields import Dataset, Header
+from ups.fields import Dataset
 from ups.track.tick import Tick
 
-KINDS = ("mean", "std", "rms", "mean_delta", "std_delta", "rms_delta")
 BLOCK_BYTES = 1 << 26  # of one read: 64 MiB
 
 Moments = dict[str, dict[str, float]]
@@ -115,20 +114,9 @@ def _pooled(parts: Sequence[np.ndarray], suffix: str) -> dict[str, float]:
     return {f"mean{suffix}": mean, f"std{suffix}": math.sqrt(variance), f"rms{suffix}": rms}
 
 
-def well_stats(header: Header, found: Moments) -> dict[str, dict[str, Any]]:
-    """`stats.yaml` as plain data: {"mean": {field: number, or a list with one a component}, "std": …}; what does not
-    vary in time has only the first three.
-    """
-    fields = [*grouped(header.channels, header.grid.dimension)]
-    fields += [(name, (name,)) for name in (*header.static, *header.forcings)]
-    return {
-        kind: {
-            name: found[name][kind] if parts == (name,) else [found[part][kind] for part in parts]
-            for name, parts in fields
-            if all(kind in found[part] for part in parts)
-        }
-        for kind in KINDS
-    }
+def by_kind(found: Moments) -> dict[str, dict[str, float]]:
+    """The same, a kind of number first and then a field, as The Well has them."""
+    return {kind: {name: numbers[kind] for name, numbers in found.items() if kind in numbers} for kind in KINDS}
 
 
 def statistics_path(data: Path) -> Path:

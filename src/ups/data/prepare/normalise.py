@@ -97,12 +97,7 @@ class Normaliser:
         strides, dt = self.statistics.strides, self.statistics.dt
         if dt is None:
             raise ValueError(f"{self.spec.name} is steady: it has no step")
-        rows = []
-        for i in range(len(strides)):
-            row = []
-            for channel in self.spec.channels:
-                scale = self.statistics.channels[channel.name]
-                unit = (scale.std if channel.transform == "log" else scale.rms) or 1.0
-                row.append(max(scale.differences[i] / unit, 1e-6))
-            rows.append(row)
+        units = self.units().tolist()
+        changes = [self.statistics.channels[channel.name].differences for channel in self.spec.channels]
+        rows = [[max(of[i] / unit, 1e-6) for of, unit in zip(changes, units, strict=True)] for i in range(len(strides))]
         return torch.tensor([s * dt for s in strides], dtype=torch.float64), torch.tensor(rows, dtype=torch.float64)

@@ -10,6 +10,7 @@ Coordinates are cell centres in float32, and t-coordinate has one entry too many
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -27,7 +28,7 @@ from ups.data.formats.pdebench.published import (
     refuse_varying,
 )
 from ups.data.formats.reading import batch_from
-from ups.data.formats.writing import HDF5Writer, keeping
+from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
 from ups.fields import Batch, Header, TaskSpec
 
@@ -83,9 +84,7 @@ class CFDFile(PDEBenchFile):
 class CFDWriter(HDF5Writer):
     """Writes density, pressure and velocity in one, two or three dimensions."""
 
-    @staticmethod
-    def kept(header: Header) -> Header:
-        return keeping(header)
+    keeps: ClassVar[tuple[str, ...]] = ()
 
     def refuse(self, path: Path) -> None:
         expected = fields(self.header.grid.dimension)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -33,7 +33,7 @@ from ups.data.formats.hdf5 import (
 from ups.data.formats.pdebench.file import PDEBenchFile, check_axes
 from ups.data.formats.pdebench.published import check_fits, fixed_parameters, known_task, needed, published_words
 from ups.data.formats.reading import batch_from
-from ups.data.formats.writing import HDF5Writer, keeping
+from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Grid, Header, TaskSpec
 
@@ -217,9 +217,7 @@ def _task_name(channels: int, grid: Grid, last: float, path: Path) -> str:
 class GroupedWriter(HDF5Writer):
     """Writes a group a trajectory, with parameters of its own; any channels, one to three dimensions."""
 
-    @staticmethod
-    def kept(header: Header) -> Header:
-        return keeping(header)
+    keeps: ClassVar[tuple[str, ...]] = ()
 
     def refuse(self, path: Path) -> None:
         check_axes(self.header, path)

@@ -9,6 +9,7 @@ stored: cell centres of the unit square are assumed, with walls where the veloci
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -27,7 +28,7 @@ from ups.data.formats.pdebench.published import (
     refuse_varying,
 )
 from ups.data.formats.reading import batch_from
-from ups.data.formats.writing import HDF5Writer, keeping
+from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
 from ups.fields import Batch, Grid, Header, TaskSpec
 
@@ -96,9 +97,7 @@ def _times(file: h5py.File, path: Path) -> Float[Tensor, " T"]:
 class IncompressibleWriter(HDF5Writer):
     """Writes Vx, Vy and particles with their static force, in two dimensions."""
 
-    @staticmethod
-    def kept(header: Header) -> Header:
-        return keeping(header, static=True)
+    keeps: ClassVar[tuple[str, ...]] = ("static",)
 
     def refuse(self, path: Path) -> None:
         header = self.header

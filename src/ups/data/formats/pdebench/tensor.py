@@ -10,7 +10,9 @@ Coordinates are cell centres in float32, and t-coordinate has one entry too many
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -28,7 +30,7 @@ from ups.data.formats.pdebench.published import (
     refuse_varying,
 )
 from ups.data.formats.reading import batch_from
-from ups.data.formats.writing import HDF5Writer, keeping
+from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
 from ups.fields import Batch, Header, TaskSpec
 
@@ -105,9 +107,11 @@ def _task_name(parameters: Mapping[str, float], darcy: bool, path: Path) -> str:
 class TensorWriter(HDF5Writer):
     """Writes one field: transient in one dimension, or steady in two with one static field."""
 
-    @staticmethod
-    def kept(header: Header) -> Header:
-        return keeping(header, static=header.grid.dimension == 2)
+    keeps: ClassVar[tuple[str, ...]] = ("static",)
+
+    @classmethod
+    def kept(cls, header: Header) -> Header:
+        return super().kept(header if header.grid.dimension == 2 else replace(header, static=()))
 
     def refuse(self, path: Path) -> None:
         header = self.header

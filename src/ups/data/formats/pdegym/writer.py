@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import h5py
 import numpy as np
 
 from ups.data.formats.pdegym.reader import AIRFOIL, HELMHOLTZ, fitting, sample_shape
-from ups.data.formats.writing import HDF5Writer, keeping
+from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
-from ups.fields import Batch, Header
+from ups.fields import Batch
 
 
 class GymWriter(HDF5Writer):
@@ -20,9 +21,7 @@ class GymWriter(HDF5Writer):
     values. Helmholtz's file has a group a sample instead, as published.
     """
 
-    @staticmethod
-    def kept(header: Header) -> Header:
-        return keeping(header, static=True, mask=True)
+    keeps: ClassVar[tuple[str, ...]] = ("static", "mask")
 
     def refuse(self, path: Path) -> None:
         self.family = fitting(self.header, path)

@@ -139,7 +139,8 @@ class WellFile(LazyFile):
                 fields = [replace(f, names=vectors[f.key]) if f.order and f.key in vectors else f for f in fields]
             self.header = named(known, task)
             self._check_described(shape, fields, times)
-        self._channels = _arranged(self.channels, fields)
+        place = {name: number for number, name in enumerate(self.channels)}
+        self._channels = [(f, [place[name] for name in f.names]) for f in fields if all(n in place for n in f.names)]
         self._fields = {name: stored for stored in fields for name in stored.names}
 
     def _read_header(
@@ -376,11 +377,3 @@ def _fields(
 
 def _moving(fields: Sequence[Stored]) -> tuple[str, ...]:
     return tuple(name for stored in fields if stored.times for name in stored.names)
-
-
-def _arranged(channels: Sequence[str], fields: Sequence[Stored]) -> list[tuple[Stored, list[int]]]:
-    """Each stored field that has channels, with the channels' places in order of its components."""
-    place = {name: number for number, name in enumerate(channels)}
-    return [
-        (stored, [place[name] for name in stored.names]) for stored in fields if all(n in place for n in stored.names)
-    ]
