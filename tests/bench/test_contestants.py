@@ -126,10 +126,10 @@ def test_neuraloperator_s_trainer_takes_the_steps_it_is_given(tmp_path):
     pytest.importorskip("neuralop", exc_type=ImportError)
     with tiny_setting(tmp_path, steps=40) as setting:
         peer = Peer("neuraloperator", setting)
-        before = [p.detach().clone() for p in peer.network.parameters()]
+        before = [p.detach().clone() for p in peer.module.parameters()]
         peer.advance(2)
         peer.advance(2, fixed=True)
-        assert any(not torch.equal(a, b) for a, b in zip(before, peer.network.parameters(), strict=True))
+        assert any(not torch.equal(a, b) for a, b in zip(before, peer.module.parameters(), strict=True))
         seen: list[int] = []
         took = peer.train(lambda step, seconds, model: float(seen.append(step) or seconds), lambda step, text: None)
         assert seen == [10, 20, 30, 40] and took > 0  # epochs of ten steps

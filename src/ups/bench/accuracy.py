@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxtyping import Float
-from torch import Tensor
-
 from ups.bench.contestants import Contestant
 from ups.bench.data import Data
 from ups.evaluation.scores import plain
 from ups.metrics import nrmse, pooled_nrmse
 from ups.metrics.bootstrap import bootstrap_interval
+from ups.metrics.layout import Fields
 from ups.models.predictor import Predictor
 from ups.models.propagator import Propagator
 from ups.rollout.operator import OperatorPredictor
@@ -59,7 +57,7 @@ def judged(predictor: Predictor, data: Data) -> dict[str, Any]:
     }
 
 
-def scored(predicted: Float[Tensor, "N T *space C"], target: Float[Tensor, "N T *space C"]) -> dict[str, Any]:
+def scored(predicted: Fields, target: Fields) -> dict[str, Any]:
     each = nrmse(predicted, target).flatten(1).mean(1)
     low, high = bootstrap_interval(each, 0, RESAMPLES)
     return {

@@ -167,6 +167,7 @@ class Loop:
         way_of_running = self.runtime.config.model_copy(update={"compile": self.compiled})
         self.stage = OperatorStage(network.to(self.device), self.config, way_of_running)
         self.draws = Draws(setting.seed, self.stage.name, torch.tensor(0), torch.arange(self.config.batch_size))
+        self.module: nn.Module = network
         if self.compiled:
             compile_parts(network)
         self.optimiser = build_optimiser(self.stage.model, self.config)
@@ -175,10 +176,6 @@ class Loop:
         self.done = 0
         self._same: Batch | None = None
         self._held = ExitStack()
-
-    @property
-    def module(self) -> nn.Module:
-        return self.stage.model
 
     def step(self, batch: Batch) -> Float[Tensor, ""]:
         """One optimiser step; the mean relative L2 error of the batch before it."""

@@ -81,17 +81,13 @@ class Peer:
             out_channels=channels,
             **settings,
         )
-        self.network = network.to(self.device)
+        self.module: nn.Module = network.to(self.device)
         self.judged = NextFrame(network).to(self.device)
         self.batches = map(_named, on_device(data, self.device, setting.seed))
         self.optimiser = torch.optim.AdamW(network.parameters(), lr=described.learning_rate, weight_decay=1e-4)
         self.loss = neuralop.LpLoss(d=dimension, p=2)
         self.trainer = neuralop.Trainer(model=network, n_epochs=EPOCHS, device=self.device)
         self._same: dict[str, Tensor] | None = None
-
-    @property
-    def module(self) -> nn.Module:
-        return self.network
 
     def advance(self, steps: int, *, fixed: bool = False) -> None:
         self._schedule(10**6)
@@ -114,7 +110,7 @@ class Peer:
         def step() -> None:
             self.trainer.train_one_epoch(0, Stretch(iter([batch]), 1), self.loss)
 
-        return count_step(step, self.network, self.optimiser)
+        return count_step(step, self.module, self.optimiser)
 
     def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
         epochs = max(1, min(EPOCHS, self.steps // SHORTEST))
@@ -127,7 +123,7 @@ class Peer:
             self.runtime.check_stop(KEPT)
             progress(epoch * each, "")
             if epoch % due == 0 or epoch == epochs:
-                self.network.eval()
+                self.module.eval()
                 with clock.stopped(), torch.no_grad():
                     validate(epoch * each, clock.seconds, self.trained())
         return clock.seconds

@@ -23,6 +23,7 @@ from ups.bench.tasks import DATA_SEED
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch, Grid
 from ups.metrics import nrmse
+from ups.metrics.layout import Fields
 from ups.models.interpolation import on_grid
 from ups.models.propagator import Propagator
 from ups.rollout.unroll import start_history, unroll
@@ -73,7 +74,7 @@ def _until(start: Batch, times: Float[Tensor, " T"]) -> Batch:
     return replace(start, values=values, times=times.expand(len(start), -1))
 
 
-def _stored(data: Data, values: Float[Tensor, "N T *space C"], points: int) -> Float[Tensor, "N T *space2 C"]:
+def _stored(data: Data, values: Fields, points: int) -> Float[Tensor, "N T *space2 C"]:
     """Frames on another grid, brought to the stored one."""
     if points >= data.task.points:
         return averaged(data.task.solver, values, data.task.points)

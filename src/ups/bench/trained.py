@@ -48,10 +48,7 @@ class Trained:
             {},
             open_tracker(folder, (), setting.runtime.rank, setting.runtime.ranks.attempt),
         )
-
-    @property
-    def module(self) -> nn.Module:
-        return self.trainer.model
+        self.module: nn.Module = self.trainer.model
 
     def advance(self, steps: int, *, fixed: bool = False) -> None:
         own = self.trainer.micro_batches

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from ups.data.sources import Source
 from ups.evaluation.labels import PERSISTENCE
@@ -17,12 +15,11 @@ from ups.evaluation.scores import plain, score
 from ups.evaluation.solver import compare
 from ups.fields import Batch
 from ups.metrics import nrmse, power_spectrum
+from ups.metrics.layout import Fields
 from ups.models.predictor import MeanSolution, Persistence, Predictor
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import one_step, read_all, rollout
 from ups.rollout.predict import steady as solve
-
-Fields = Float[Tensor, "N T *space C"]
 
 
 @dataclass(frozen=True, eq=False)

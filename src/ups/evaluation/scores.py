@@ -15,9 +15,7 @@ from ups.evaluation.labels import PERSISTENCE
 from ups.fields import Grid, TaskSpec
 from ups.metrics import MetricContext, metrics, pooled_nrmse
 from ups.metrics.bootstrap import bootstrap_interval, central, draws
-
-Fields = Float[Tensor, "N T *space C"]
-
+from ups.metrics.layout import Fields
 
 RESERVED = ("model", "truth", "ci95", "ci95_of")
 

@@ -8,12 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.metrics.layout import aligned
+from ups.metrics.layout import Fields, aligned
 
 
-def correlation(
-    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
-) -> Float[Tensor, "N T C"]:
+def correlation(prediction: Fields, truth: Fields) -> Float[Tensor, "N T C"]:
     """Pearson correlation over space, ⟨p'y'⟩ / √(⟨p'²⟩⟨y'²⟩) with primes for the deviation from the spatial mean.
 
     A truth that is constant in space has no pattern to follow: NaN. A constant prediction of a truth that is not
@@ -29,8 +27,8 @@ def correlation(
 
 
 def correlation_time(
-    prediction: Float[Tensor, "N T *space C"],
-    truth: Float[Tensor, "N T *space C"],
+    prediction: Fields,
+    truth: Fields,
     times: Float[Tensor, " T"],
     threshold: float = 0.8,
 ) -> Float[Tensor, "N C"]:

@@ -15,42 +15,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.metrics.layout import aligned
+from ups.metrics.layout import Fields, aligned
 
 
-def nrmse(prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]) -> Float[Tensor, "N T C"]:
+def nrmse(prediction: Fields, truth: Fields) -> Float[Tensor, "N T C"]:
     """√⟨(prediction − truth)²⟩ₓ / √⟨truth²⟩ₓ: 0 is exact, 1 is as bad as predicting zero."""
     prediction, truth, space = aligned(prediction, truth)
     return (prediction - truth).square().mean(space).sqrt() / truth.square().mean(space).sqrt()
 
 
-def pooled_nrmse(
-    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
-) -> Float[Tensor, "T C"]:
+def pooled_nrmse(prediction: Fields, truth: Fields) -> Float[Tensor, "T C"]:
     """√⟨e²⟩ / √⟨y²⟩ with both means over samples and space, so one sample near zero cannot rule the result."""
     prediction, truth, space = aligned(prediction, truth)
     pooled = (0, *space)
     return (prediction - truth).square().mean(pooled).sqrt() / truth.square().mean(pooled).sqrt()
 
 
-def vrmse(prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]) -> Float[Tensor, "N T C"]:
+def vrmse(prediction: Fields, truth: Fields) -> Float[Tensor, "N T C"]:
     """√⟨e²⟩ₓ / √Var(truth), the variance over space and time (divided by the count): 1 is predicting the mean."""
     prediction, truth, space = aligned(prediction, truth)
     deviation = truth.var((1, *space), correction=0, keepdim=True).sqrt().flatten(1, -2)
     return (prediction - truth).square().mean(space).sqrt() / deviation
 
 
-def max_error(
-    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
-) -> Float[Tensor, "N T C"]:
+def max_error(prediction: Fields, truth: Fields) -> Float[Tensor, "N T C"]:
     """max over space of |e|, in the channel's own unit."""
     prediction, truth, space = aligned(prediction, truth)
     return (prediction - truth).abs().amax(space)
 
 
-def boundary_rmse(
-    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
-) -> Float[Tensor, "N T C"]:
+def boundary_rmse(prediction: Fields, truth: Fields) -> Float[Tensor, "N T C"]:
     """√⟨e²⟩ over the outermost points (first or last along any axis), in the channel's own unit."""
     prediction, truth, space = aligned(prediction, truth)
     interior = torch.ones(truth.shape[2:-1], dtype=torch.bool, device=truth.device)
@@ -61,22 +55,18 @@ def boundary_rmse(
     return on_edge.square().mean(2).sqrt()
 
 
-def relative_l2(prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]) -> Float[Tensor, " N"]:
+def relative_l2(prediction: Fields, truth: Fields) -> Float[Tensor, " N"]:
     """‖e‖ / ‖y‖ with norms over time, space and channels together: the number of the operator-learning papers."""
     prediction, truth, _ = aligned(prediction, truth)
     return (prediction - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
 
 
-def conserved_error(
-    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
-) -> Float[Tensor, "N T C"]:
+def conserved_error(prediction: Fields, truth: Fields) -> Float[Tensor, "N T C"]:
     """|⟨prediction⟩ₓ − ⟨truth⟩ₓ|: what was created or lost, in the channel's own unit."""
     prediction, truth, space = aligned(prediction, truth)
     return (prediction - truth).mean(space).abs()
 
 
-def conserved_rmse(
-    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
-) -> Float[Tensor, "N C"]:
+def conserved_rmse(prediction: Fields, truth: Fields) -> Float[Tensor, "N C"]:
     """√⟨(⟨prediction⟩ₓ − ⟨truth⟩ₓ)²⟩ₜ: the same over a whole trajectory."""
     return conserved_error(prediction, truth).square().mean(1).sqrt()

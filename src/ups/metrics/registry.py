@@ -21,6 +21,7 @@ from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.metrics.correlation import correlation_time
 from ups.metrics.errors import boundary_rmse, conserved_rmse, max_error, nrmse, relative_l2, vrmse
+from ups.metrics.layout import Fields
 from ups.metrics.spectra import BANDS, spectral_error
 
 DERIVED = ("nrmse_median", "nrmse_pooled")
@@ -36,7 +37,7 @@ class MetricContext:
     grid: Grid
 
 
-Function = Callable[[Float[Tensor, "N T *space C"], Float[Tensor, "N T *space C"], MetricContext], Float[Tensor, " N"]]
+Function = Callable[[Fields, Fields, MetricContext], Float[Tensor, " N"]]
 
 
 def _always(context: MetricContext) -> bool:
@@ -51,9 +52,7 @@ class Metric:
     function: Function
     applies: Callable[[MetricContext], bool] = _always
 
-    def __call__(
-        self, prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"], context: MetricContext
-    ) -> Float[Tensor, " N"]:
+    def __call__(self, prediction: Fields, truth: Fields, context: MetricContext) -> Float[Tensor, " N"]:
         values = self.function(prediction, truth, context)
         if not isinstance(values, Tensor) or values.shape != truth.shape[:1]:
             found = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__

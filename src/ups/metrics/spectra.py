@@ -12,15 +12,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.metrics.layout import aligned, space_axes
+from ups.metrics.layout import Fields, aligned, space_axes
 
 BANDS: tuple[tuple[str, int, float], ...] = (("low", 0, 5), ("middle", 5, 13), ("high", 13, math.inf))
 """Name, first |k| and the |k| before which it ends: PDEBench's bands, 0 to 4, 5 to 12, 13 and above."""
 
 
-def spectral_error(
-    prediction: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]
-) -> Float[Tensor, "N T C 3"]:
+def spectral_error(prediction: Fields, truth: Fields) -> Float[Tensor, "N T C 3"]:
     """√(Σ_{|k| in band} |êₖ|²) / √⟨y²⟩ₓ in the three `BANDS`: where in scale the nRMSE sits.
 
     The three squares sum to nRMSE². A band the grid has no waves for (16 points know none above 8) is NaN, so that it
@@ -37,7 +35,7 @@ def spectral_error(
     return torch.stack(bands, -1)
 
 
-def power_spectrum(field: Float[Tensor, "N T *space C"]) -> tuple[Int[Tensor, " K"], Float[Tensor, "N T K C"]]:
+def power_spectrum(field: Fields) -> tuple[Int[Tensor, " K"], Float[Tensor, "N T K C"]]:
     """Wave numbers k = 0, 1, … and the energy Σ_{|k'| ≈ k} |ûₖ'|² of each shell, for spectra in plots.
 
     Shells past half the points of the shortest axis are incomplete (corners of the mode box) and are left out.
@@ -50,7 +48,7 @@ def power_spectrum(field: Float[Tensor, "N T *space C"]) -> tuple[Int[Tensor, " 
     return torch.arange(count, device=field.device), shells.index_add(2, shell, power)[:, :, :count]
 
 
-def _modes(field: Float[Tensor, "N T *space C"]) -> tuple[Float[Tensor, "N T M C"], Int[Tensor, " M"]]:
+def _modes(field: Fields) -> tuple[Float[Tensor, "N T M C"], Int[Tensor, " M"]]:
     """|û|² of every mode of the real transform and its rounded |k|; a mode that stands for its mirror counts twice."""
     space = space_axes(field)
     sizes = field.shape[2:-1]

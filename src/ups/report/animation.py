@@ -79,7 +79,10 @@ def _sequence(
             name: [pack(field[(slice(None), *space, c)], *span["packing"]) for c, span in enumerate(ranges)]
             for name, field in values.items()
         },
-        "nrmse": {name: _errors(values[name], values[REFERENCE]) for name in names[1:]},
+        "nrmse": {
+            name: nrmse(*(torch.from_numpy(values[who])[None] for who in (name, REFERENCE)))[0].tolist()
+            for name in names[1:]
+        },
     }
 
 
@@ -111,10 +114,6 @@ def _thinning(task: TaskPage, budget: int) -> tuple[tuple[slice, ...], slice, in
     frames = slice((len(task.times) - 1) % stride, None, stride)  # the last frame is always among them
     sample_bytes = frame_bytes * len(task.times[frames])
     return space, frames, max(1, min(len(task.samples), budget // sample_bytes))
-
-
-def _errors(prediction: Float[ndarray, "T *space C"], truth: Float[ndarray, "T *space C"]) -> list[list[float]]:
-    return nrmse(torch.from_numpy(prediction)[None], torch.from_numpy(truth)[None])[0].tolist()
 
 
 def _static(name: str, samples: Sequence[Sample], space: tuple[slice, ...]) -> dict[str, Any]:

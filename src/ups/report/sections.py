@@ -78,6 +78,9 @@ def _player(task: TaskPage, key: str, data: dict[str, Any]) -> str:
         choosers += _chooser("Channel", "channel", task.channels)
     speeds = "".join(f'<option value="{v}"{" selected" if v == 1 else ""}>{v}×</option>' for v in (0.25, 0.5, 1, 2, 4))
     last = len(data["sequences"][0]["frames"]) - 1
+    above = "Above: the fields; below: prediction minus truth on one scale."
+    keys = "With the frame focused, space plays and the arrow keys step."
+    scales = above if task.dimension == 1 else "Fields share one colour scale, errors another."
     return f"""<figure class="player" data-source="{key}-data" tabindex="0" role="group"
  aria-label="Animation of {escape(task.title)}: space plays and pauses, arrow keys step">
 <div class="controls">
@@ -90,17 +93,10 @@ def _player(task: TaskPage, key: str, data: dict[str, Any]) -> str:
 </div>
 <div class="legend" data-part="legend"></div>
 <div class="stage" data-part="stage"></div>
-<figcaption>The number beside a name is its nRMSE in this frame. {_player_note(task)}
+<figcaption>The number beside a name is its nRMSE in this frame. {scales} {keys}
 <noscript> The animation needs scripts to be allowed; the pictures below do not.</noscript></figcaption>
 </figure>
 {embedded_json(f"{key}-data", data)}"""
-
-
-def _player_note(task: TaskPage) -> str:
-    keys = "With the frame focused, space plays and the arrow keys step."
-    if task.dimension == 1:
-        return f"Above: the fields; below: prediction minus truth on one scale. {keys}"
-    return f"Fields share one colour scale, errors another. {keys}"
 
 
 def _chooser(text: str, part: str, options: Any) -> str:

@@ -15,13 +15,13 @@ from pathlib import Path
 from ups.errors import UserError
 from ups.track.background import Background
 from ups.track.jsonl import Events
-from ups.track.tracker import Silent, Tracker, Tracks
+from ups.track.tracker import Tracker, Tracks
 
 
 def open_tracker(directory: Path, names: Sequence[str], rank: int, attempt: int) -> Tracker:
     """The tracker of rank `rank` in its attempt number `attempt`; on rank 0 everything it writes is in `directory`."""
     if rank != 0:
-        return Silent()
+        return Tracks((), attempt)
     check_trackers(names)
     others = [Background(name, lambda: _tensorboard(directory / "tensorboard")) for name in dict.fromkeys(names)]
     return Tracks([Events(directory / "events.jsonl"), *others], attempt)

@@ -15,23 +15,17 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-class Silent:
-    """The tracker of every rank but the first, so that no caller asks for its rank."""
-
-    def write(self, kind: str, /, **fields: Any) -> None:
-        """Nothing: rank 0 says it."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class Tracks:
-    """Every event to every tracker in turn, with the number of the attempt (0, and one more after each restart)."""
+    """Every event to every tracker in turn, with the number of the attempt (0, and one more after each restart). Every
+    rank but the first has none, so that no caller asks for its rank.
+    """
 
     def __init__(self, trackers: Sequence[Tracker], attempt: int) -> None:
         self.trackers, self.attempt = tuple(trackers), attempt
 
     def write(self, kind: str, /, **fields: Any) -> None:
+        if not self.trackers:  # a rank that says nothing also reads no tensors
+            return
         # Made plain here and now: a tracker may look at it later, when tensors and dicts have changed.
         content = {name: plain(value) for name, value in {"attempt": self.attempt, **fields}.items()}
         for tracker in self.trackers:
