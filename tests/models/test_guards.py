@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ups.data.prepare.statistics import Statistics, statistics
 from ups.equations import Burgers, Compressible1D
 from ups.fields import Boundary, Grid, Invariant, TaskSpec
-from ups.models.propagator import MARGIN, Guards, Propagator
+from ups.models.propagator import MARGIN, Guards, Propagator, Scales
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout.operator import OperatorPredictor
 from ups.rollout.unroll import unroll
@@ -201,3 +201,17 @@ def test_a_sample_is_guarded_as_if_it_were_alone() -> None:
     assert together.dtype == torch.float32 and not torch.equal(together[0], wild[0])
     for i in range(len(last)):
         assert torch.equal(guards(wild[i : i + 1], last[i : i + 1])[0], together[i])
+
+
+def test_a_gas_at_rest_is_moved_in_units_of_a_usual_step_and_a_single_field_in_its_own() -> None:
+    normaliser = learned().normaliser
+    leads, changes = normaliser.step_scales()
+    history = normaliser.normalise(DATA.batch.values[:, :1].double())
+    history[..., 2] *= 1e-6
+    scale = Scales(GAS, leads, changes).of_sample(history)
+    assert torch.allclose(scale[:, 2], changes[0, 2].expand(4), rtol=1e-6) and torch.equal(
+        scale[:, :2], torch.ones(4, 2, dtype=torch.float64)
+    )
+    alone = Scales(WAVES.task(), leads, changes[:, :1]).of_sample(history[..., 2:] * 1e5)
+    rms = (history[..., 2] * 1e5).square().mean((1, 2)).sqrt()
+    assert torch.allclose(alone[:, 0], rms, rtol=1e-12)

@@ -2,9 +2,10 @@
 
     û(t + Δ) = u(t) + r · s(Δ) · network( u/r, static fields, conditions )
 
-r is the sample's own rms (so the network sees fields of size one whatever the amplitude; log r is a condition) and s(Δ)
-the task's rms of change over a lead time Δ, from the strides 1, 2, 4, 8 … by interpolation in log Δ. A steady problem
-starts from u = 0 with r = s = 1. The network's last layer starts at zero: the untrained propagator is persistence.
+r is the sample's own rms (so the network sees fields of size one whatever the amplitude; log r is a condition), never
+below the change of a usual step where a task has several quantities, and s(Δ) the task's rms of change over a lead time
+Δ, from the strides 1, 2, 4, 8 … by interpolation in log Δ. A steady problem starts from u = 0 with r = s = 1. The
+network's last layer starts at zero: the untrained propagator is persistence.
 
 A channel learned in logarithms, u = ln ρ / unit, whose mean ρ the equation conserves, is moved by one constant more:
 ln( mean ρ(t) / mean ρ(t + Δ) ) / unit. What leaves the trained range and a margin is cut off there (`Guards`).
@@ -41,12 +42,15 @@ class Scales(nn.Module):
         logs, values = leads.double().log(), changes.double().log()
         gaps = logs.diff()
         none, far = torch.zeros_like(logs[:1]), torch.full_like(logs[:1], -torch.inf)
+        quantities = {channel.vector or channel.name for channel in task.channels}
+        driven = [channel.transform != "log" and len(quantities) > 1 for channel in task.channels]
         tables = {
             "first": values[0],
             "starts": torch.cat([logs[:1], logs[:-1]]),
             "least": torch.cat([far, none.expand(len(gaps))]),
             "most": torch.cat([none, gaps]),
             "slopes": torch.cat([torch.ones_like(values[:1]), values.diff(dim=0) / gaps[:, None]]),
+            "driven": torch.where(torch.tensor(driven), 2 * values[0], -torch.inf).exp(),
         }
         for name, table in tables.items():
             self.register_buffer(name, table, persistent=False)  # a saved model's statistics tell them
@@ -59,7 +63,11 @@ class Scales(nn.Module):
         return (first + (inside[..., None] * slopes).sum(1)).exp().to(lead.dtype)
 
     def of_sample(self, history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B C"]:
-        """rms per sample and channel; components of one vector share theirs, log channels keep 1."""
+        """rms per sample and channel; components of one vector share theirs, log channels keep 1.
+
+        Where other quantities drive a channel, its usual change in a step is added in quadrature: pressure moves a gas
+        at rest as it moves any other, and in units of nearly nothing that change would be out of reach.
+        """
         square = history.square().mean(dim=tuple(range(1, history.dim() - 1)))
         columns = []
         for i, channel in enumerate(self.task.channels):
@@ -70,7 +78,8 @@ class Scales(nn.Module):
                 columns.append(torch.stack([square[:, j] for j in group], -1).mean(1))
             else:
                 columns.append(square[:, i])
-        return torch.stack(columns, -1).clamp_min(SMALLEST_SCALE**2).sqrt()
+        squares = torch.stack(columns, -1)
+        return (squares + self.get_buffer("driven").to(squares)).clamp_min(SMALLEST_SCALE**2).sqrt()
 
     def forward(
         self, history: Float[Tensor, "B H *space C"], lead: Float[Tensor, " B"]
