@@ -59,7 +59,8 @@ class Scales(nn.Module):
 
 class Guards(nn.Module):
     """Keeps a step where networks can be trusted: within the trained range and a margin of it, or the range of the
-    field it starts from, and at the means that the equation conserves. Inside the range no digit changes.
+    field it starts from, and at the means that the equation conserves. Inside the range no digit changes. In training
+    mode nothing is cut off: it would have no gradient.
 
     Without it errors may feed on themselves, and a logarithm that drifts is a number that explodes. What is cut off
     from a channel with a conserved mean is spread over its points in proportion to their distance from a limit,
@@ -90,7 +91,7 @@ class Guards(nn.Module):
     ) -> Float[Tensor, "B *space C"]:
         space = tuple(range(1, state.dim() - 1))
         inside, lower, upper = state, None, None
-        if self.limited:
+        if self.limited and not self.training:
             lower = torch.minimum(self.get_buffer("lower").to(last), last.amin(space, keepdim=True))
             upper = torch.maximum(self.get_buffer("upper").to(last), last.amax(space, keepdim=True))
             inside = state.clamp(lower, upper)

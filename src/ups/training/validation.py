@@ -43,7 +43,9 @@ def validate(
     stage: Stage, tasks: Mapping[str, TaskData], runtime: Runtime, seed: int, dtype: torch.dtype
 ) -> Validation:
     """All ranks call it together and get the same."""
+    stage.trainable().eval()
     own = [_sums(stage, task.validation, runtime, seed, dtype) for task in tasks.values()]
+    stage.trainable().train()
     sums = runtime.first(runtime.sum(torch.stack(own))).cpu()  # rank 0 has the last word
     errors, trivial = (sums[:, :2] / sums[:, 2:]).T.tolist()
     return Validation(dict(zip(tasks, errors, strict=True)), dict(zip(tasks, trivial, strict=True)))
