@@ -49,7 +49,7 @@ def diverging(gain: float, guarded: bool, keeps: bool = True) -> Propagator:
     ends = normaliser.ranges()
     assert ends is not None
     scales = {name: normaliser.step_scales()}
-    return Propagator(Growing(gain), [GAS], scales, units, {name: ends} if guarded else None)
+    return Propagator(Growing(gain), [GAS], scales, units, {name: ends} if guarded else None).eval()
 
 
 def rolled(model: Propagator, steps: int) -> Tensor:
@@ -89,7 +89,7 @@ def test_conserved_means_hold_to_round_off_also_where_values_are_cut_off(gain: f
     trained = learned()
     both = replace(GAS, invariants=(Invariant("density"), Invariant("Vx")))
     ends = trained.normaliser.ranges()
-    guards = Guards(both, trained.normaliser.units(), ends)
+    guards = Guards(both, trained.normaliser.units(), ends).eval()
     last = trained.normaliser.normalise(DATA.batch.values[:, 0].double())
     torch.manual_seed(0)
     for _ in range(100):
@@ -109,16 +109,16 @@ def test_inside_the_trained_range_guards_change_no_digit() -> None:
     trained = learned()
     units, ends = trained.normaliser.units(), trained.normaliser.ranges()
     first, second = trained.normaliser.normalise(DATA.batch.values[:, :2].double()).unbind(1)
-    assert torch.equal(Guards(GAS, None, ends)(second, first), second)
+    assert torch.equal(Guards(GAS, None, ends).eval()(second, first), second)
     without_range = Guards(GAS, units)(second, first)
-    assert torch.equal(Guards(GAS, units, ends)(second, first), without_range)
+    assert torch.equal(Guards(GAS, units, ends).eval()(second, first), without_range)
     assert not torch.equal(without_range, second)  # the mean density was corrected
 
 
 def test_a_start_outside_the_trained_range_is_kept_and_not_exceeded() -> None:
     trained = learned()
     units, ends = trained.normaliser.units(), trained.normaliser.ranges()
-    guards = Guards(replace(GAS, invariants=()), units, ends)
+    guards = Guards(replace(GAS, invariants=()), units, ends).eval()
     far = 3 * trained.normaliser.normalise(DATA.batch.values[:, 0].double())
     assert torch.equal(guards(far, far), far)
     assert torch.equal(guards(far.roll(5, 1), far), far.roll(5, 1))  # what is far may move
@@ -131,7 +131,7 @@ def test_a_start_outside_the_trained_range_is_kept_and_not_exceeded() -> None:
 
 def test_a_prescribed_wall_keeps_its_value_where_the_rest_is_cut_off() -> None:
     wall = TaskSpec("tube", 1, GAS.channels, Boundary.all("value", 1), dt=0.1)
-    guards = Guards(wall, None, torch.tensor([[-1.0] * 3, [1.0] * 3], dtype=torch.float64))
+    guards = Guards(wall, None, torch.tensor([[-1.0] * 3, [1.0] * 3], dtype=torch.float64)).eval()
     last = torch.rand(2, 16, 3, dtype=torch.float64)
     last[:, 0] = 0.7
     change = 100 * torch.randn(2, 16, 3, dtype=torch.float64)
@@ -145,7 +145,7 @@ def test_every_architecture_is_guarded(architecture: str) -> None:
     data = Solved(WAVES, 4)
     trained = learned(WAVES, data)
     settings = {"width": 8, "modes": 4} if architecture != "unet" else {"width": 8}
-    model = ModelSpec(architecture, settings, (trained,)).build(0).double().requires_grad_(False)
+    model = ModelSpec(architecture, settings, (trained,)).build(0).double().requires_grad_(False).eval()
     torch.manual_seed(1)
     for parameter in model.parameters():
         if not parameter.any():
@@ -191,9 +191,17 @@ def test_a_model_saved_without_ranges_is_read_and_runs_unguarded() -> None:
     assert isinstance(guards, Guards) and not guards.limited
 
 
+def test_nothing_is_cut_off_in_training_where_it_would_have_no_gradient() -> None:
+    trained = learned()
+    guards = Guards(replace(GAS, invariants=()), trained.normaliser.units(), trained.normaliser.ranges())
+    last = trained.normaliser.normalise(DATA.batch.values[:, 0].double())
+    assert torch.equal(guards.train()(last + 100, last), last + 100)
+    assert not torch.equal(guards.eval()(last + 100, last), last + 100)
+
+
 def test_a_sample_is_guarded_as_if_it_were_alone() -> None:
     trained = learned()
-    guards = Guards(GAS, trained.normaliser.units(), trained.normaliser.ranges())
+    guards = Guards(GAS, trained.normaliser.units(), trained.normaliser.ranges()).eval()
     last = trained.normaliser.normalise(DATA.batch.values[:, 0])
     wild = last.clone()
     wild[0] *= 100
