@@ -119,7 +119,16 @@ def test_numbers_and_arrays_are_there_of_every_predictor_and_of_persistence(
     predictors = {name: Scaling(learned, by) for name, by in (("operator", 1.2), ("corrector", 1.1), ("unet", 0.5))}
     predictors["stranger"] = Scaling(elsewhere, 1.0)
     found = evaluate(
-        predictors, "corrector", learned, source, equation.name, seed=0, resamples=50, pictures=2, training_seconds=1.0
+        predictors,
+        "corrector",
+        learned,
+        source,
+        equation.name,
+        seed=0,
+        resamples=50,
+        pictures=2,
+        solved=64,
+        training_seconds=1.0,
     )
     assert list(found.metrics) == views
     for view in views:

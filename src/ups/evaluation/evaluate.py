@@ -41,13 +41,15 @@ def evaluate(
     seed: int,
     resamples: int,
     pictures: int,
+    solved: int,
     training_seconds: float,
 ) -> Evaluation:
     """Judge every predictor that knows the task on one test set, beside persistence, in physical units.
 
     `predictors` are in the order of the tables; `model` names the one the run is about, which is also set beside the
-    solvers. A rollout starts from the frames that the test set gives, and those after them are predicted and scored; in
-    one step every frame but the first is predicted. Persistence of a steady task is the training set's mean solution.
+    solvers, on `solved` trajectories. A rollout starts from the frames that the test set gives, and those after them
+    are predicted and scored; in one step every frame but the first is predicted. Persistence of a steady task is the
+    training set's mean solution.
     """
     if PERSISTENCE in predictors:
         raise ValueError(f"a predictor cannot be called {PERSISTENCE!r}: evaluation adds it itself")
@@ -72,8 +74,8 @@ def evaluate(
     predicted = {name: hardest(predictor, truth) for name, predictor in judged.items()}
     metrics["one_step" if steady else "rollout"] = scored(predicted, 0 if steady else given)
     solver = None
-    if source.solvers:
-        found = compare(source.solvers, lambda batch: hardest(judged[model], batch), training_seconds)
+    if source.solvers and solved:
+        found = compare(source.solvers, lambda batch: hardest(judged[model], batch), training_seconds, solved)
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
     return Evaluation(metrics, solver, _arrays(learned, truth, predicted, 0 if steady else given, pictures))
 

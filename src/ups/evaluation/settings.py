@@ -12,3 +12,6 @@ from ups.config.settings import Positive, Strict, neutral
 class EvaluationConfig(Strict):
     pictures: Positive = neutral(4, "test trajectories shown in the report, per task")
     resamples: Annotated[int, Field(ge=100)] = 2000
+    solved: Annotated[int, Field(ge=0)] = Field(
+        default=64, description="test trajectories that the task's own solver solves again on coarser grids; 0: none"
+    )

@@ -19,7 +19,6 @@ from ups.metrics import nrmse
 from ups.models.interpolation import on_grid
 from ups.rollout.predict import read_all
 
-TRAJECTORIES = 64
 LEVELS = 4
 
 
@@ -48,13 +47,16 @@ class Comparison:
 
 
 def compare(
-    parts: Sequence[tuple[Equation, Dataset]], predict: Callable[[Batch], Tensor], training_seconds: float
+    parts: Sequence[tuple[Equation, Dataset]],
+    predict: Callable[[Batch], Tensor],
+    training_seconds: float,
+    trajectories: int = 64,
 ) -> Comparison:
     """The model and ever coarser solvers on the same test trajectories, in the same batches.
 
     `predict` gives the model's frames (all but the first, or the only one of a steady task).
     """
-    batches = [(equation, read_all(data, max(1, TRAJECTORIES // len(parts)))) for equation, data in parts]
+    batches = [(equation, read_all(data, max(1, trajectories // len(parts)))) for equation, data in parts]
     finest = batches[0][1].grid.shape[0]
     coarser = [finest // 2**level for level in range(LEVELS) if finest % 2**level == 0 and finest // 2**level >= 8]
     rows = tuple(Coarse(n, *_judged(batches, lambda equation, batch, n=n: equation.coarse(batch, n))) for n in coarser)

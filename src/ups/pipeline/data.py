@@ -14,7 +14,7 @@ from ups.data.sources import Source, check_source, open_source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped
 from ups.pipeline.config import RunConfig
-from ups.pipeline.seconds import note_seconds, seconds_of
+from ups.pipeline.phase_seconds import note_seconds, seconds_of
 from ups.track.progress import Progress
 from ups.training.data import TaskData, prepare
 

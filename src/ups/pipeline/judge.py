@@ -24,7 +24,7 @@ from ups.models.predictor import PerTask, Predictor
 from ups.models.predictors import PREDICTORS
 from ups.models.saved import TrainedTask
 from ups.pipeline.config import RunConfig, UntrainedConfig
-from ups.pipeline.seconds import note_seconds
+from ups.pipeline.phase_seconds import note_seconds
 from ups.pipeline.trainings import ALL, compared_plans, stage_plans
 from ups.track.progress import Progress
 from ups.training.data import TaskData
@@ -63,6 +63,7 @@ def judge(
                 seed=config.seed,
                 resamples=config.evaluation.resamples,
                 pictures=config.evaluation.pictures,
+                solved=config.evaluation.solved,
                 training_seconds=sum(trained[stage]["seconds"] for stage in stages),
             )
             progress.update(number + 1, view)
