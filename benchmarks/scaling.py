@@ -202,13 +202,14 @@ def extended(strategy: str, ranks: int, width: int, depth: int) -> Cost:
 def by_hand(strategy: str, ranks: int, parameters: float) -> tuple[float, float]:
     """State and bytes sent as one would work them out on paper, if every parameter could be divided evenly.
 
-    Replicated: parameters, gradients, two moments, average and buckets, 24 bytes a parameter. Sharded: 20 bytes of the
-    shard; parameters are gathered for the forward and for the backward pass and gradients scattered.
+    Parameters, gradients, two moments and average, 20 bytes a parameter; sharded, of the shard: there parameters are
+    gathered for the forward and for the backward pass and gradients scattered. (A step holds each task's gradients
+    besides, until they are added up; replicated ones are sent task by task. Here is one task.)
     """
     group = {"ddp": 1, "fsdp2": ranks, "hsdp": NODE}[strategy]
     copies, part = ranks // group, 4 * parameters / group
     reduced = 2 * part * (copies - 1) / copies
-    return (6 if strategy == "ddp" else 5) * part, 3 * part * (group - 1) + reduced
+    return 5 * part, 3 * part * (group - 1) + reduced
 
 
 def _sample() -> Batch:

@@ -60,16 +60,16 @@ def learned(task: str) -> TrainedTask:
 
 @lru_cache
 def trained(architecture: str, *names: str) -> Simulator:
-    """A hundred or two steps on fresh samples: errors of a few per cent."""
+    """Some hundred steps on fresh samples: errors of a few per cent."""
     settings = {"fno": {"width": 12, "modes": 6, "depth": 2}, "unet": {"width": 8}}.get(
         architecture, {"width": 16, "depth": 2, "head": 16, "conditions": 8}
     )
     spec = ModelSpec(architecture, settings, tuple(learned(name) for name in names))
     model, generator = spec.build(0), torch.Generator().manual_seed(2)
     optimiser = torch.optim.AdamW(model.parameters(), 1e-2)
-    for step in range(200):
+    for step in range(300):
         for group in optimiser.param_groups:
-            group["lr"] = 1e-2 * (1 - step / 200)
+            group["lr"] = 1e-2 * (1 - step / 300)
         optimiser.zero_grad()
         for task in spec.tasks:
             name, normaliser = task.spec.name, Normaliser(task.spec, task.statistics)

@@ -41,8 +41,8 @@ def evaluate(
     seed: int,
     resamples: int,
     pictures: int,
-    solved: int,
     training_seconds: float,
+    solved: int = 64,
 ) -> Evaluation:
     """Judge every predictor that knows the task on one test set, beside persistence, in physical units.
 

@@ -121,13 +121,15 @@ class Step:
         return {name: value.detach() for name, value in values.items()}, part
 
     def forget(self) -> None:
-        """Drop what is kept from step to step."""
+        """Drop what is kept for the update, or from step to step."""
         self.of_tasks = []
 
     def update(self, step: int, learning_rate: float) -> Float[Tensor, ""]:
         """Clip, step, average. A gradient that is not finite changes nothing; its norm, returned, tells."""
         self.schedule(step, learning_rate)
-        return self.apply()
+        norm = self.apply()
+        self.forget()
+        return norm
 
     def schedule(self, step: int, learning_rate: float) -> None:
         """Set what `apply` takes from the schedule."""
