@@ -197,6 +197,7 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
                 for note in runtime.notes:
                     print(f"note: {note}")
             runtime.heartbeat.mark("data")
+            runtime.inject_fault("data")
             check_capture(runtime)
             check_trackers(config.runtime.tracking)
             work(runtime)

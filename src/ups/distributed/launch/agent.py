@@ -32,17 +32,18 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from ups.distributed.faults.crash import attempt_directory
 from ups.distributed.faults.crash_report import Death, Hang, Report, write_report
-from ups.distributed.faults.heartbeat import Beat, culprit, deadline, heartbeat_path, read_heartbeat
+from ups.distributed.faults.heartbeat import Beat, culprit, deadline, heartbeat_path, in_step, read_heartbeat
 from ups.distributed.launch import backoff
 from ups.distributed.launch.nodes import Neighbours
 from ups.distributed.launch.outcome import Outcome, decide, outcome_of
 from ups.distributed.launch.rendezvous import Rendezvous
-from ups.distributed.runtime.host import host_state, is_stopped, process_use
+from ups.distributed.runtime.host import host_state, is_stopped, process_use, work_of
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.track.jsonl import Events
 
 INTERVAL = 0.1  # seconds between two looks at the processes
 HEARTBEAT_INTERVAL = 0.5  # seconds between two looks at the heartbeats
+WORK_INTERVAL, WORK = 2.0, 0.01  # seconds between two looks at what the ranks do; of a core, that is work
 STACK_SECONDS = 1.0  # for the ranks to write their stacks
 LEAVING = {"finished": 30.0, "mistake": 2.0, "gave_up": 2.0}  # seconds for the rest to leave after a decided end
 _MANY = 1_000_000  # restarts as far as torch is concerned; ours are counted in `backoff`
@@ -120,6 +121,8 @@ class Agent(LocalElasticAgent):
         self._neighbours: Neighbours | None = None
         self._started = self._looked = self._read = 0.0
         self._stops: dict[int, float] = {}  # pid: since when it is seen stopped
+        self._work: list[tuple[float, int]] = []  # what the ranks have done, when they were last looked at
+        self._worked = self._work_seen = 0.0  # when they were last seen to do something, and looked at
         self._before = host_state()
         self._unwritten = 0  # crashes that could not be counted on the disk
 
@@ -164,7 +167,7 @@ class Agent(LocalElasticAgent):
         os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = str(folder / "flight_")
         self._deaths.clear()
         self._before = host_state()
-        self._started = self._looked = time.monotonic()
+        self._started = self._looked = self._worked = time.monotonic()
         started = super()._start_workers(worker_group)
         if self._asked is not None:  # the signal came while the processes were being made
             self._signal(signal.SIGTERM)
@@ -216,7 +219,8 @@ class Agent(LocalElasticAgent):
     def _hang(self) -> Hang | None:
         """The rank of this node that all wait for, if it is past its deadline; another node judges its own.
 
-        One that is stopped does no work that could take long: it has a step's deadline from when it was seen so.
+        One that is stopped does no work that could take long: it has a step's deadline from when it was seen so. So has
+        one that does nothing outside of a step, unless it waits for a rank of another node in the same place.
         """
         now = time.monotonic()
         if now - self._read < HEARTBEAT_INTERVAL or self._neighbours is None:
@@ -230,9 +234,24 @@ class Agent(LocalElasticAgent):
         since = self._stops.get(lowest.pid, lowest.time)
         limit = self.job.config.deadline if stopped else deadline(lowest, self.job.config.deadline)
         waits_for_another = self._neighbours.lower_than((-1, 0) if stopped else lowest.order)
+        if not stopped and not in_step(lowest) and self._idle(now) and not self._neighbours.others:
+            limit = self.job.config.deadline
         if waits_for_another or now - since <= limit:
             return None
         return Hang(lowest, now - since, limit, self._neighbours.lost(), stopped)
+
+    def _idle(self, now: float) -> bool:
+        """Whether no rank of this node, nor a process it started, has done anything for as long as a step may take."""
+        if now - self._work_seen >= WORK_INTERVAL:
+            work = [work_of(process.pid) for process in self._living().values()]
+            enough = WORK * (now - self._work_seen)
+            if len(work) != len(self._work) or any(
+                seconds - before > enough or moved != moved_before
+                for (seconds, moved), (before, moved_before) in zip(work, self._work, strict=False)
+            ):
+                self._worked = now
+            self._work, self._work_seen = work, now
+        return now - self._worked > self.job.config.deadline
 
     # Ending
 
