@@ -30,6 +30,7 @@ from ups.cli.run import run
 from ups.cli.simulate import simulate
 from ups.cli.store_build import build
 from ups.cli.store_verify import verify
+from ups.cli.streams import outlast_readers
 from ups.cli.train import train
 from ups.distributed.launch.outcome import supervised
 from ups.distributed.runtime.spinning import spin_briefly
@@ -116,6 +117,7 @@ def stores() -> None:
 def main() -> NoReturn:
     """Runs the command line and ends the process with its exit code."""
     spin_briefly(os.environ)  # before a command imports torch
+    outlast_readers()
     code, decided = _run()
     if "RANK" not in os.environ:
         sys.exit(code)

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -37,7 +38,7 @@ from ups.distributed.launch import backoff
 from ups.distributed.launch.nodes import Neighbours
 from ups.distributed.launch.outcome import Outcome, decide, outcome_of
 from ups.distributed.launch.rendezvous import Rendezvous
-from ups.distributed.runtime.host import host_state, is_stopped, process_use, work_of
+from ups.distributed.runtime.host import host_state, is_stopped, process_use, stop_signals, work_of
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.track.jsonl import Events
 
@@ -68,8 +69,7 @@ def run_agent(job: Job, rendezvous: Rendezvous) -> Outcome | None:
     """Start, watch and restart until the end. Returns an outcome only where no rank decided one."""
     _silence()
     agent = Agent(job, rendezvous)
-    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.signal(number, agent.ask) for number in signals}
+    before = {number: signal.signal(number, agent.ask) for number in stop_signals()}
     lost = False
     try:
         agent.run()
@@ -136,7 +136,8 @@ class Agent(LocalElasticAgent):
             return
         self._asked = time.monotonic()
         text = f"stopping: the ranks have {self.job.grace:.0f} s to save and leave; Ctrl-C again kills them\n"
-        os.write(2, text.encode())  # not print: a signal may come within a print
+        with suppress(OSError):  # a terminal that was closed
+            os.write(2, text.encode())  # not print: a signal may come within a print
         if self._joining:
             raise Interrupted
         self._signal(signal.SIGTERM)

@@ -36,6 +36,7 @@ from ups.distributed.faults import crash, injection
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.distributed.faults.watchdog import watching
 from ups.distributed.launch.outcome import supervised
+from ups.distributed.runtime.host import stop_signals
 from ups.distributed.runtime.preflight import left_idle, preflight
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import GaveUp, Stopped, UserError
@@ -369,7 +370,7 @@ def _threads(config: RuntimeConfig, ranks: Ranks) -> Iterator[int]:
 
 @contextmanager
 def _signals(stop: StopFlag, ranks: Ranks) -> Iterator[None]:
-    """SIGINT and SIGTERM set the flag; a rank that has not left GRACE seconds later is ended the hard way.
+    """SIGINT, SIGTERM and SIGHUP set the flag; a rank that has not left GRACE seconds later is ended the hard way.
 
     Python sees a signal only between its own instructions: a rank stuck in native code is its launcher's to end.
     """
@@ -381,8 +382,7 @@ def _signals(stop: StopFlag, ranks: Ranks) -> Iterator[None]:
             raise KeyboardInterrupt
         stop.asked = True
 
-    handled: Sequence[int] = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.signal(number, ask) for number in handled}
+    handlers = {number: signal.signal(number, ask) for number in stop_signals()}
     try:
         yield
     finally:
