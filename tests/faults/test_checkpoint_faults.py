@@ -1,4 +1,4 @@
-"""Faults 12 and 13: a checkpoint that was not finished, or is no longer what was written."""
+"""Faults 12, 13, 32 and 33: a checkpoint that was not finished, is no longer what was written, or cannot be removed."""
 
 from __future__ import annotations
 
@@ -56,4 +56,32 @@ def test_fault_13_a_damaged_checkpoint_is_set_aside_and_the_older_one_used(place
         required="older good one used",
         seen=f"{reason}: set aside before anything was loaded, the one before used; bit-equal end",
         repeated=newest - resumed["step"],
+    )
+
+
+def test_fault_33_where_all_checkpoints_are_damaged_the_run_is_refused_until_they_are_removed(
+    place, half_way, reference, matrix
+):
+    stopped, steps = half_way
+    shutil.copytree(stopped.runs, place.runs)
+    folder = place.runs / "half" / STAGE / "checkpoints"
+    for step in steps:
+        (folder / checkpoint.name_of(step) / "manifest.json").write_text("{}")
+    for _ in range(2):
+        job = start(place, "half")
+        assert job.wait() == 2, job.said()
+        assert "holds no usable checkpoint" in job.said() and "to train from the first step on, remove" in job.said()
+        assert job.json("outcome.json")["state"] == "mistake"
+    bad = list(folder.glob("*.bad"))
+    assert len(bad) == len(steps) and job.events("resumed") == []
+    for path in bad:
+        shutil.rmtree(path)
+    job = start(place, "half")
+    assert job.wait() == 0, job.said()
+    assert difference(job.run, reference) == 0
+    matrix.row(
+        33,
+        fault="all checkpoints are damaged",
+        required="refused until the user says so",
+        seen="one sentence and exit 2, twice; trained from the first step when the user had removed them",
     )

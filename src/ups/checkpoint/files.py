@@ -80,7 +80,8 @@ def is_one(path: Path) -> bool:
 def newest(directory: Path) -> Manifest | None:
     """The newest good checkpoint in a directory, its sizes and checksums verified; None where there is none at all.
 
-    A damaged one is renamed `*.bad` with a warning, and the one before it is used. When all are damaged: UserError.
+    A damaged one is renamed `*.bad` with a warning, and the one before it is used. When all are damaged, now or when
+    they were last looked for: UserError, until the user removes them.
     """
     if not directory.is_dir():
         return None
@@ -93,9 +94,10 @@ def newest(directory: Path) -> Manifest | None:
             notes.append(_set_aside(directory / name_of(step), str(error)))
             continue
         return replace(manifest, warnings=tuple(notes))
-    if notes:
+    if bad := sorted(entry.name for entry in directory.glob("step_*.bad")):
         raise UserError(
-            f"{directory} holds no usable checkpoint ({'; '.join(notes)}); start the run anew or name another directory"
+            f"{directory} holds no usable checkpoint: {', '.join(bad)} {'is' if len(bad) == 1 else 'are'} damaged"
+            f"{''.join(f' ({note})' for note in notes)}; to train from the first step on, remove them"
         )
     return None
 
