@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import uuid
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,18 @@ def check_space(path: Path, needed: int) -> None:
             f"{path} needs {needed / 2**20:,.1f} MiB more and {place} has {free / 2**20:,.1f} MiB free; "
             "free some space or choose another place"
         )
+
+
+def has_room(directory: Path) -> bool:
+    """Whether a directory takes a megabyte more: asked by writing, as quotas do not show otherwise."""
+    probe = directory / f".room.{uuid.uuid4().hex[:12]}"
+    try:
+        probe.write_bytes(b" " * 2**20)
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return True
 
 
 def crc32_of(path: Path) -> int:
@@ -51,7 +64,8 @@ def sync(path: Path) -> None:
 
 def write(path: Path, content: bytes | memoryview, *, temporary: Path | None = None) -> None:
     """Replace `path` by `content` in one act: a reader sees the old bytes or the new ones."""
-    temporary = temporary or path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # Not the process's number: ranks in containers have the same ones.
+    temporary = temporary or path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from job import STAGE, difference, start
-from machines import LONG, LONG_STEPS, Namespace, start_inside
+from machines import LONG, LONG_STEPS, Namespace, fill, start_inside
 
 from ups import checkpoint
 from ups.track.jsonl import read_events
@@ -23,16 +22,6 @@ from ups.track.jsonl import read_events
 pytestmark = pytest.mark.faults
 
 MEGABYTE = 2**20
-
-
-def fill(path: Path) -> None:
-    """Write a file until the disk takes no more."""
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(4096)):
-                pass
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
 
 
 def test_fault_17_checkpoints_and_events_that_a_full_disk_refuses_are_written_when_there_is_room(

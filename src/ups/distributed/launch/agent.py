@@ -28,6 +28,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousStateError,
     RendezvousTimeoutError,
 )
 
@@ -36,10 +37,12 @@ from ups.distributed.faults.crash_report import Death, Hang, Report, write_repor
 from ups.distributed.faults.heartbeat import Beat, culprit, deadline, heartbeat_path, in_step, read_heartbeat
 from ups.distributed.launch import backoff
 from ups.distributed.launch.nodes import Neighbours
-from ups.distributed.launch.outcome import Outcome, decide, outcome_of
+from ups.distributed.launch.outcome import Outcome, decide, outcome_of, reserve
 from ups.distributed.launch.rendezvous import Rendezvous
 from ups.distributed.runtime.host import host_state, is_stopped, process_use, stop_signals, work_of
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.durable import has_room
+from ups.errors import UserError
 from ups.track.jsonl import Events
 
 INTERVAL = 0.1  # seconds between two looks at the processes
@@ -83,6 +86,13 @@ def run_agent(job: Job, rendezvous: Rendezvous) -> Outcome | None:
         return Outcome(
             "stopped", f"the node that hosts {rendezvous.place} is lost or cannot be reached; start all again to resume"
         )
+    except RendezvousStateError as error:
+        lost = True
+        if rendezvous.host:
+            return Outcome(
+                "stopped", f"{error}, and was not used ({rendezvous.place}); see who else is on that network"
+            )
+        raise UserError(f"{error} ({rendezvous.place}); all nodes must share the run directory") from error
     except RendezvousTimeoutError:
         return Outcome(
             "stopped", f"fewer than {rendezvous.nodes[0]} nodes met at {rendezvous.place}; start all again to resume"
@@ -163,6 +173,7 @@ class Agent(LocalElasticAgent):
         self._neighbours = Neighbours(worker_group, self.attempt + 1)
         self.attempt = self._neighbours.attempt
         self._remaining_restarts = _MANY - self.attempt  # so that TORCHELASTIC_RESTART_COUNT is the attempt
+        reserve(self.job.directory)  # if a rank was killed while it decided
         folder = attempt_directory(self.job.directory, self.attempt)
         folder.mkdir(parents=True, exist_ok=True)
         os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = str(folder / "flight_")
@@ -308,14 +319,30 @@ class Agent(LocalElasticAgent):
             what = f"rank {', '.join(map(str, sorted(self._deaths)))} failed, and no report could be written ({error})"
             report = Report(self.job.directory / "crash", None, "unknown", what, what)
             crashes = self._unwritten
+        reason = None
         if crashes > self.job.config.restarts:
-            say(f"{report.what}; giving up")
             reason = f"{crashes} crashes in a row without progress; {report.cause} See {report.path}"
+        elif not self._await_room():
+            reason = f"{report.what}, and the disk of {self.job.directory} is full; free some space"
+        if reason is not None:
+            say(f"{report.what}; giving up")
             decide(self.job.directory, Outcome("gave_up", reason, report.rank or 0))
             self._remaining_restarts = 0
         else:
             say(f"{report.what}; restarting from the last checkpoint (attempt {self.attempt + 1})")
         return RunResult(WorkerState.FAILED)
+
+    def _await_room(self) -> bool:
+        """A start needs some room on the disk: wait for it, until asked to stop, as long as the user allows."""
+        end, said = time.monotonic() + self.job.config.disk_patience, False
+        while self._asked is None and not has_room(self.job.directory):
+            if time.monotonic() > end:
+                return False
+            if not said:
+                say(f"the disk of {self.job.directory} is full; the ranks start again when there is room")
+            said = True
+            time.sleep(INTERVAL)
+        return True
 
     def _await_stacks(self, hang: Hang | None) -> None:
         """Ask the ranks for their stacks and wait a moment for them, and for whoever is still dying.

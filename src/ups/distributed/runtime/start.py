@@ -13,8 +13,11 @@ All groups have long time-outs that nobody changes: dead peers are found by thei
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -27,7 +30,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store as _default_store
 
@@ -35,11 +38,11 @@ from ups.distributed.ballots import Ballots
 from ups.distributed.faults import crash, injection
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.distributed.faults.watchdog import watching
-from ups.distributed.launch.outcome import supervised
+from ups.distributed.launch.outcome import Outcome, decide, supervised
 from ups.distributed.runtime.host import stop_signals
 from ups.distributed.runtime.preflight import left_idle, preflight
 from ups.distributed.runtime.settings import RuntimeConfig
-from ups.errors import GaveUp, Stopped, UserError
+from ups.errors import STOPPED, GaveUp, Stopped, UserError
 from ups.track.environment import software
 
 Result = TypeVar("Result")
@@ -57,6 +60,8 @@ class StopFlag:
     """Set by a signal, read between steps. A second Ctrl-C stops at once, the usual way."""
 
     asked: bool = False
+    at: float = math.inf
+    """When, by the monotonic clock."""
 
 
 @dataclass(frozen=True)
@@ -134,14 +139,21 @@ class Runtime:
         heartbeat = Heartbeat(heartbeats, ranks.rank, ranks.attempt)
         heartbeat.mark("init", 0)
         stop = StopFlag()
-        with _signals(stop, ranks), _threads(config, ranks) as threads:
+        with _signals(stop, ranks, directory), _threads(config, ranks) as threads:
             device = _device(cuda, ranks)
             notes = preflight(cuda, ranks.size)
             if cuda and torch.version.cuda is not None:
                 notes += left_idle(config.tf32, torch.cuda.get_device_capability(device))
             ballots = control = saving = None
             if ranks.launched:
-                dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
+                dist.init_process_group(
+                    "nccl" if cuda else "gloo",
+                    timeout=TIMEOUT,
+                    device_id=device if cuda else None,
+                    store=_store(ranks),
+                    rank=ranks.rank,
+                    world_size=ranks.size,
+                )
                 control, saving = _group(), _group()
                 if ranks.size == ranks.local_size and directory is not None:
                     barrier = partial(dist.barrier, control)
@@ -320,6 +332,15 @@ def _device(cuda: bool, ranks: Ranks) -> torch.device:
     return device
 
 
+def _store(ranks: Ranks) -> TCPStore | None:
+    """Where the ranks of a supervisor meet: it listens on their own network alone. None: as their launcher says."""
+    if not supervised():
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listening = socket.create_server((address, port)).detach() if ranks.rank == 0 else None
+    return TCPStore(address, port, ranks.size, ranks.rank == 0, TIMEOUT, master_listen_fd=listening)
+
+
 def _group() -> ProcessGroup:
     """All ranks again, on gloo, whatever the device."""
     group = dist.new_group(backend="gloo", timeout=TIMEOUT)
@@ -369,23 +390,35 @@ def _threads(config: RuntimeConfig, ranks: Ranks) -> Iterator[int]:
 
 
 @contextmanager
-def _signals(stop: StopFlag, ranks: Ranks) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP set the flag; a rank that has not left GRACE seconds later is ended the hard way.
+def _signals(stop: StopFlag, ranks: Ranks, directory: Path | None) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP set the flag; a rank that has not left GRACE seconds later says so and is gone.
 
     Python sees a signal only between its own instructions: a rank stuck in native code is its launcher's to end.
     """
+    left = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
         if not stop.asked and ranks.launched:
-            faulthandler.dump_traceback_later(GRACE, exit=True)
+            faulthandler.dump_traceback_later(GRACE + 2, exit=True)
+            stop.at = time.monotonic()
         elif stop.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.asked = True
 
+    def end_late() -> None:
+        while not left.wait(0.2):
+            if directory is not None and time.monotonic() > stop.at + GRACE:
+                late = f"rank {ranks.rank} was not done {GRACE:.0f} s after it was asked to stop"
+                decide(directory, Outcome("stopped", f"{late}; what was saved before is kept", ranks.rank))
+                os._exit(0 if supervised() else STOPPED)
+
     handlers = {number: signal.signal(number, ask) for number in stop_signals()}
+    if ranks.launched:
+        threading.Thread(target=end_late, name="grace", daemon=True).start()
     try:
         yield
     finally:
+        left.set()
         for number, handler in handlers.items():
             signal.signal(number, handler)
         if stop.asked:
