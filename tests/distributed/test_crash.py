@@ -15,7 +15,7 @@ from ups.distributed.faults.crash import PeerFailed, attempt_directory, is_conne
 from ups.distributed.faults.crash_report import Death, Hang, last_frame, latest_report, write_report
 from ups.distributed.faults.explain import explanation
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path, read_heartbeat
-from ups.distributed.launch.outcome import Outcome, decide
+from ups.distributed.launch.outcome import Outcome, decide, reserve
 from ups.distributed.runtime.host import host_state, oom_kills
 from ups.errors import UserError
 
@@ -154,6 +154,7 @@ def test_explain_prints_the_latest_report(tmp_path, capsys):
     (tmp_path / "config.yaml").touch()
     text, content = explanation(tmp_path)
     assert "has not ended" in text and content == {"outcome": None, "crash": None}
+    reserve(tmp_path)
     decide(tmp_path, Outcome("stopped", "saved at step 40"))
     assert "saved at step 40" in explanation(tmp_path)[0]
     failed(tmp_path, 0, ValueError("older"))

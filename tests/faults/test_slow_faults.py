@@ -1,4 +1,4 @@
-"""Faults 26 and 36: what is slow is no hang, and what hangs is found wherever it happens."""
+"""Faults 26, 36 and 37: what is slow is no hang, and what hangs is found wherever it happens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from job import EVERY, difference, start
+from machines import LONG, LONG_STEPS
 
 from ups import checkpoint
 
@@ -53,5 +54,25 @@ def test_fault_36_a_rank_that_sleeps_outside_of_a_step_is_found_by_the_deadline(
         fault=f"rank 1 sleeps in the phase `{phase}`; the deadline is 4 s",
         required="found by the documented deadline everywhere",
         seen=f"report: {report['what']}; bit-equal end",
+        detect=report["seconds_to_detect"],
+    )
+
+
+def test_fault_37_a_heartbeat_that_cannot_be_read_ends_no_job_and_hides_no_hang(place, long_reference, matrix):
+    """That of rank 0 is deleted; rank 1 hangs much later."""
+    job = start(place, "deleted", *LONG, "runtime.deadline=4", fault="sleep at backward rank 1 step 90")
+    job.reach(5)
+    job.until(lambda: job.times.get((0, 0, 5, "vote"), 0) > 0 or job.last[0, 0].step > 30, "no step")
+    (job.run / "heartbeats" / "rank_00000").unlink()
+    assert job.wait() == 0, job.said()
+    assert job.said().count("the heartbeat of rank 0, ") == 1 and "cannot be read" in job.said()
+    (report,) = job.reports()
+    assert (report["kind"], report["rank"], report["step"]) == ("hang", 1, 90)
+    assert difference(job.run, long_reference, LONG_STEPS) == 0
+    matrix.row(
+        37,
+        fault="the heartbeat of rank 0 is deleted; later rank 1 sleeps",
+        required="read again, then say so",
+        seen=f"said once, the job went on; then {report['what']}; bit-equal end",
         detect=report["seconds_to_detect"],
     )

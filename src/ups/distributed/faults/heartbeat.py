@@ -44,7 +44,7 @@ _SLOWEST_TIMES = 20
 
 # The counter stands at both ends: a copy taken while the rank writes shows two different ones.
 _LAYOUT = struct.Struct("<QiiqiddQ")
-_TRIES = 5
+_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Heartbeat:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w+b") as file:
-                os.posix_fallocate(file.fileno(), 0, _LAYOUT.size)  # a hole would be SIGBUS when the disk is full
+                file.write(bytes(_LAYOUT.size))  # a hole would be SIGBUS when the disk is full
+                file.flush()
                 self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
         self.mark("start")
 
@@ -144,9 +145,10 @@ def read_heartbeat(path: Path) -> Beat | None:
     for _ in range(_TRIES):
         try:
             first, second = path.read_bytes(), path.read_bytes()
-        except FileNotFoundError:
+        except OSError:
             return None
         if first != second or len(first) != _LAYOUT.size:
+            time.sleep(0.001)  # it is just being written
             continue
         begin, attempt, pid, step, phase, when, slowest, end = _LAYOUT.unpack(first)
         if begin == end > 0 and 0 <= phase < len(PHASES):

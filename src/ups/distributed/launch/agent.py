@@ -130,6 +130,8 @@ class Agent(LocalElasticAgent):
         self._deaths: dict[int, tuple[int, int]] = {}  # rank: (exit code, how many were dead before it)
         self._neighbours: Neighbours | None = None
         self._started = self._looked = self._read = 0.0
+        self._read_ranks: set[int] = set()  # whose heartbeats of this attempt have been read
+        self._unread_ranks: set[int] = set()  # and could no longer be
         self._stops: dict[int, float] = {}  # pid: since when it is seen stopped
         self._work: list[tuple[float, int]] = []  # what the ranks have done, when they were last looked at
         self._worked = self._work_seen = 0.0  # when they were last seen to do something, and looked at
@@ -177,7 +179,8 @@ class Agent(LocalElasticAgent):
         folder = attempt_directory(self.job.directory, self.attempt)
         folder.mkdir(parents=True, exist_ok=True)
         os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = str(folder / "flight_")
-        self._deaths.clear()
+        for known in (self._deaths, self._read_ranks, self._unread_ranks):
+            known.clear()
         self._before = host_state()
         self._started = self._looked = self._worked = time.monotonic()
         started = super()._start_workers(worker_group)
@@ -221,12 +224,21 @@ class Agent(LocalElasticAgent):
             if rank not in self._deaths and (code := process.poll()) is not None:
                 self._deaths[rank] = code, len(self._deaths)
 
-    def _heartbeat(self, rank: int, process: Any) -> Beat:
-        """A rank's heartbeat; one that has not left any yet is starting."""
-        heartbeat = read_heartbeat(heartbeat_path(self.job.directory, rank))
-        if heartbeat is None or heartbeat.attempt != self.attempt:
-            return Beat(rank, self.attempt, process.pid, 0, "start", self._started, 0.0)
-        return heartbeat
+    def _heartbeats(self) -> list[Beat]:
+        """Of the living; one that has not left any yet is starting. One that can no longer be read says nothing."""
+        found = []
+        for rank, process in self._living().items():
+            path = heartbeat_path(self.job.directory, rank)
+            heartbeat = read_heartbeat(path)
+            if heartbeat is not None and heartbeat.attempt == self.attempt:
+                self._read_ranks.add(rank)
+                found.append(heartbeat)
+            elif rank not in self._read_ranks:
+                found.append(Beat(rank, self.attempt, process.pid, 0, "start", self._started, 0.0))
+            elif rank not in self._unread_ranks:
+                self._unread_ranks.add(rank)
+                say(f"the heartbeat of rank {rank}, {path}, cannot be read; if that rank hangs, its peers will show it")
+        return found
 
     def _hang(self) -> Hang | None:
         """The rank of this node that all wait for, if it is past its deadline; another node judges its own.
@@ -238,7 +250,7 @@ class Agent(LocalElasticAgent):
         if now - self._read < HEARTBEAT_INTERVAL or self._neighbours is None:
             return None
         self._read = now
-        lowest = culprit(self._heartbeat(rank, process) for rank, process in self._living().items())
+        lowest = culprit(self._heartbeats())
         if lowest is None:
             return None
         stopped = is_stopped(lowest.pid)
