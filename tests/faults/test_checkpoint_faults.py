@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 from job import EVERY, STAGE, difference, start
+from machines import Namespace, start_inside
 
 from ups import checkpoint
 
@@ -84,4 +85,28 @@ def test_fault_33_where_all_checkpoints_are_damaged_the_run_is_refused_until_the
         fault="all checkpoints are damaged",
         required="refused until the user says so",
         seen="one sentence and exit 2, twice; trained from the first step when the user had removed them",
+    )
+
+
+def test_fault_32_an_old_checkpoint_that_cannot_be_removed_is_a_warning(place, reference, matrix):
+    machine = Namespace("-m", "true", "a mount")
+    try:
+        job = start_inside(machine, place, "stuck")
+        old = place.runs / "stuck" / STAGE / "checkpoints" / checkpoint.name_of(EVERY)
+        job.until(old.is_dir, "no checkpoint was written")
+        machine.do(f"mount --bind {old} {old}")  # what is mounted is neither renamed nor removed
+        assert job.wait() == 0, job.said()
+        kept = checkpoint.steps(place.runs / "stuck" / STAGE / "checkpoints")
+    finally:
+        machine.end()
+    assert EVERY in kept and job.events("not_saved") == [] and job.reports() == []
+    log = (place.runs / "stuck" / "logs" / "rank0.log").read_text()
+    assert "an old checkpoint cannot be removed" in log and "Device or resource busy" in log
+    assert difference(place.runs / "stuck", reference) == 0
+    matrix.row(
+        32,
+        fault="an old checkpoint cannot be removed",
+        required="a warning",
+        seen=f"a warning in the log of rank 0; checkpoints of steps {', '.join(map(str, kept))}; bit-equal end",
+        repeated=0,
     )

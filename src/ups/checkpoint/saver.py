@@ -148,7 +148,7 @@ class Checkpoints:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 checkpoint.recover(self.directory)
                 for leftover in self.directory.glob("step_*.tmp"):
-                    shutil.rmtree(leftover)
+                    shutil.rmtree(leftover, ignore_errors=leftover != temporary)
                 temporary.mkdir()
 
         def write_own() -> dict[str, dict[str, int]]:
