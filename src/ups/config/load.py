@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from ups.config.explain import explain
 from ups.config.text import parse_yaml, to_yaml
+from ups.durable import write
 from ups.errors import UserError
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -61,11 +62,8 @@ def read_config(name_or_path: str | Path, overrides: Sequence[str]) -> Written:
 
 def save_config(config: BaseModel, path: str | Path) -> None:
     """Writes the resolved configuration; `load_config(path, [], type(config))` gives an equal one."""
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        temporary.write_text(to_yaml(config.model_dump(mode="json")), encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
+        write(Path(path), to_yaml(config.model_dump(mode="json")).encode())
     except OSError as error:
         raise UserError(f"cannot write the configuration to {path}: {error.strerror}") from error
 
