@@ -167,6 +167,9 @@ class Reduction:
             return
         works = []
         for group, flat, views in self.buckets:
+            for view, parameter in zip(views, group, strict=True):
+                if parameter.grad is None:
+                    view.zero_()  # else what is left there would be summed again in every step
             views, gradients = _touched(views, group)
             _copy_all(views, gradients)
             works.append(dist.all_reduce(flat, async_op=True))

@@ -189,6 +189,7 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
     runtime = None
     try:
         with Runtime.start(config.runtime, config.seed, directory) as runtime:
+            runtime.check_shared(directory)
             runtime.agree("configuration", config_hash(config), "start every rank with the same command and files")
             Progress.silent = Progress.silent or runtime.rank > 0
             if runtime.rank == 0:

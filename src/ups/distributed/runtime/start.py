@@ -19,6 +19,7 @@ import signal
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ Result = TypeVar("Result")
 TIMEOUT = timedelta(minutes=30)
 GRACE = float(os.environ.get("UPS_GRACE", "20"))
 """Seconds a rank has to save and leave after a signal; then it is ended the hard way."""
+_SEEN = 10.0  # seconds in which a file that one node writes must be seen by the others
 _HEARING = 2.0  # seconds rank 0 waits for the others to hear of its failure
 _ENDS = {kind.__name__: kind for kind in (UserError, Stopped, GaveUp)}
 """Ends by decision: the ranks that follow one decide the same."""
@@ -200,11 +202,38 @@ class Runtime:
         return values
 
     def in_turn(self, what: str, work: Callable[[], Result]) -> Result:
-        """Rank 0 does the work, for as long as it takes; then the others do it too, and find it mostly done."""
+        """Rank 0 does the work, for as long as it takes; then the first rank of every other node, which may have
+        files of its own; then the others do it too, and find it mostly done.
+        """
         if self.rank == 0:
             return self._telling(what, work)
         self._wait_for(what)
+        node = f" on node {self.rank // self.ranks.local_size}"
+        if self.ranks.local_rank == 0:
+            return self._telling(what, work, node)
+        if self.rank >= self.ranks.local_size:
+            self._wait_for(what, node)
         return work()
+
+    def check_shared(self, directory: Path) -> None:
+        """Refuse to go on where ranks do not see one another's files in the directory of the run."""
+        if self.size == 1:
+            return
+        proof = directory / "heartbeats" / f"shared_{self.from_first('proof', lambda: uuid.uuid4().hex)}"
+        if self.rank == 0:
+            proof.touch()
+        seen, until = False, time.monotonic() + _SEEN
+        while not seen and time.monotonic() < until:
+            seen = proof.name in os.listdir(proof.parent)  # which network file systems ask their server for
+            time.sleep(0 if seen else 0.1)
+        blind = [rank for rank, saw in enumerate(self.gather(seen)) if not saw]
+        if self.rank == 0:
+            proof.unlink()
+        if blind:
+            raise UserError(
+                f"rank {', '.join(map(str, blind))} does not see what rank 0 writes to {directory}; all nodes must "
+                "share the run directory"
+            )
 
     def from_first(self, what: str, work: Callable[[], Result]) -> Result:
         """Rank 0 does the work, for as long as it takes; every rank gets its result."""
