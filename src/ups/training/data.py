@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,16 +82,8 @@ def prepare(
 
     asked = [repr(spec), sorted(strides), dtype, CODEC]
 
-    def content() -> str | None:
-        """Of the files that this node has: they need not be rank 0's."""
-        if runtime.size == runtime.ranks.local_size or runtime.ranks.local_rank:
-            return None
-        data, node = [source.train, source.validation], runtime.rank // runtime.ranks.local_size
-        return cached(folder / f"{spec.name}.content{node}.json", data, "content", lambda: _crc(data, read))
-
-    contents = runtime.together(f"content of {spec.name}", lambda check: content())
-    if len({found for found in contents if found is not None}) > 1:
-        raise UserError(f"nodes have different data of {spec.name}; give every node the same data files")
+    if runtime.size > runtime.ranks.local_size:
+        _agree_on_content(runtime, source, folder, read)
     described, key = runtime.from_first(
         f"prepare {spec.name}",
         lambda: cached(folder / f"{spec.name}.learned.json", [source.train], asked, learn),
@@ -105,6 +97,19 @@ def prepare(
     fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
     runtime.agree(f"validation data of {spec.name}", fingerprint, "give every node the same data files")
     return TaskData(learned, store, learned.normaliser.batch(validation), share)
+
+
+def _agree_on_content(runtime: Runtime, source: Source, folder: Path, tick: Tick) -> None:
+    """Refuse nodes whose data differ: each may have files of its own."""
+    name, data, node = source.spec.name, [source.train, source.validation], runtime.rank // runtime.ranks.local_size
+
+    def content(check_others: Callable[[], None]) -> str | None:
+        if runtime.ranks.local_rank:
+            return None
+        return cached(folder / f"{name}.content{node}.json", data, "content", lambda: _crc(data, tick))
+
+    if len(set(runtime.together(f"content of {name}", content)) - {None}) > 1:
+        raise UserError(f"nodes have different data of {name}; give every node the same data files")
 
 
 def _crc(data: Sequence[Dataset], tick: Tick) -> str:
