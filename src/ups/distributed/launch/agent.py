@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ups.distributed.faults.crash import attempt_directory
-from ups.distributed.faults.crash_report import Death, Hang, Report, write_report
+from ups.distributed.faults.crash_report import Death, Hang, Report, flights_of, write_report
 from ups.distributed.faults.heartbeat import Beat, culprit, deadline, heartbeat_path, in_step, read_heartbeat
 from ups.distributed.launch import backoff
 from ups.distributed.launch.nodes import Neighbours
@@ -48,7 +48,7 @@ from ups.track.jsonl import Events
 INTERVAL = 0.1  # seconds between two looks at the processes
 HEARTBEAT_INTERVAL = 0.5  # seconds between two looks at the heartbeats
 WORK_INTERVAL, WORK = 2.0, 0.01  # seconds between two looks at what the ranks do; of a core, that is work
-STACK_SECONDS = 1.0  # for the ranks to write their stacks
+STACK_SECONDS, FLIGHT_SECONDS = 1.0, 15.0  # for the ranks to write their stacks, and NCCL its records
 LEAVING = {"finished": 30.0, "mistake": 2.0, "gave_up": 2.0}  # seconds for the rest to leave after a decided end
 _MANY = 1_000_000  # restarts as far as torch is concerned; ours are counted in `backoff`
 
@@ -178,7 +178,8 @@ class Agent(LocalElasticAgent):
         reserve(self.job.directory)  # if a rank was killed while it decided
         folder = attempt_directory(self.job.directory, self.attempt)
         folder.mkdir(parents=True, exist_ok=True)
-        os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = str(folder / "flight_")
+        os.environ["TORCH_FR_DUMP_TEMP_FILE"] = str(folder / "flight_")
+        os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(folder / "dump_")
         for known in (self._deaths, self._read_ranks, self._unread_ranks):
             known.clear()
         self._before = host_state()
@@ -369,7 +370,13 @@ class Agent(LocalElasticAgent):
                 sizes[rank] = path.stat().st_size
                 process.send_signal(signal.SIGUSR1)
                 process.send_signal(signal.SIGCONT)  # one that was stopped writes only when it goes on
-        end = time.monotonic() + STACK_SECONDS
+        pipes = list(folder.glob("dump_*.pipe")) if hang else []
+        for pipe in pipes:  # NCCL looks into it once a second, and writes what its collectives wait for
+            with suppress(OSError):  # nobody reads it any more
+                descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+                os.write(descriptor, b"1\n")
+                os.close(descriptor)
+        end = time.monotonic() + (FLIGHT_SECONDS if pipes else STACK_SECONDS)
         while time.monotonic() < end:
             time.sleep(INTERVAL / 2)
             self._look()
@@ -378,6 +385,7 @@ class Agent(LocalElasticAgent):
                 for rank, size in sizes.items()
             )
             told = any(code == 0 or code < 0 for code, _ in self._deaths.values())
+            written = written and len(flights_of(folder)) >= len(pipes)
             if written and (hang or told or len(self._deaths) == len(self._processes())):
                 time.sleep(INTERVAL / 2)  # for the end of a stack whose beginning is there
                 return

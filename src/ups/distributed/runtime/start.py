@@ -48,7 +48,8 @@ from ups.track.environment import software
 
 Result = TypeVar("Result")
 
-TIMEOUT = timedelta(minutes=30)
+TIMEOUT = timedelta(hours=2)
+"""Of collectives: longer than any phase in which a peer may rightly be."""
 GRACE = float(os.environ.get("UPS_GRACE", "20"))
 """Seconds a rank has to save and leave after a signal; then it is ended the hard way."""
 _SEEN = 10.0  # seconds in which a file that one node writes must be seen by the others
