@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,20 +33,19 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from ups.distributed.faults.crash import attempt_directory
 from ups.distributed.faults.crash_report import Death, Hang, Report, flights_of, write_report
-from ups.distributed.faults.heartbeat import Beat, culprit, deadline, heartbeat_path, in_step, read_heartbeat
 from ups.distributed.launch import backoff
 from ups.distributed.launch.nodes import Neighbours
 from ups.distributed.launch.outcome import Outcome, decide, outcome_of, reserve
 from ups.distributed.launch.rendezvous import Rendezvous
-from ups.distributed.runtime.host import host_state, is_stopped, process_use, stop_signals, work_of
+from ups.distributed.launch.watch import Watch, say
+from ups.distributed.runtime.host import host_state, process_use
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.signals import stop_signals
 from ups.durable import has_room
 from ups.errors import UserError
 from ups.track.jsonl import Events
 
 INTERVAL = 0.1  # seconds between two looks at the processes
-HEARTBEAT_INTERVAL = 0.5  # seconds between two looks at the heartbeats
-WORK_INTERVAL, WORK = 2.0, 0.01  # seconds between two looks at what the ranks do; of a core, that is work
 STACK_SECONDS, FLIGHT_SECONDS = 1.0, 15.0  # for the ranks to write their stacks, and NCCL its records
 LEAVING = {"finished": 30.0, "mistake": 2.0, "gave_up": 2.0}  # seconds for the rest to leave after a decided end
 _MANY = 1_000_000  # restarts as far as torch is concerned; ours are counted in `backoff`
@@ -129,12 +127,8 @@ class Agent(LocalElasticAgent):
         self._joining = False
         self._deaths: dict[int, tuple[int, int]] = {}  # rank: (exit code, how many were dead before it)
         self._neighbours: Neighbours | None = None
-        self._started = self._looked = self._read = 0.0
-        self._read_ranks: set[int] = set()  # whose heartbeats of this attempt have been read
-        self._unread_ranks: set[int] = set()  # and could no longer be
-        self._stops: dict[int, float] = {}  # pid: since when it is seen stopped
-        self._work: list[tuple[float, int]] = []  # what the ranks have done, when they were last looked at
-        self._worked = self._work_seen = 0.0  # when they were last seen to do something, and looked at
+        self._looked = 0.0
+        self._watch: Watch | None = None
         self._before = host_state()
         self._unwritten = 0  # crashes that could not be counted on the disk
 
@@ -180,10 +174,10 @@ class Agent(LocalElasticAgent):
         folder.mkdir(parents=True, exist_ok=True)
         os.environ["TORCH_FR_DUMP_TEMP_FILE"] = str(folder / "flight_")
         os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(folder / "dump_")
-        for known in (self._deaths, self._read_ranks, self._unread_ranks):
-            known.clear()
+        self._deaths.clear()
         self._before = host_state()
-        self._started = self._looked = self._worked = time.monotonic()
+        self._looked = time.monotonic()
+        self._watch = Watch(self.job.directory, self.job.config.deadline, self.attempt, self._neighbours)
         started = super()._start_workers(worker_group)
         if self._asked is not None:  # the signal came while the processes were being made
             self._signal(signal.SIGTERM)
@@ -201,7 +195,7 @@ class Agent(LocalElasticAgent):
         self._look()
         if self._asked is not None or outcome_of(self.job.directory):
             return self._leave()
-        hang = None if self._deaths else self._hang()
+        hang = None if self._deaths or self._watch is None else self._watch.hang(self._living())
         if self._deaths or hang:
             return self._crash(hang)
         self._looked = time.monotonic()
@@ -224,59 +218,6 @@ class Agent(LocalElasticAgent):
         for rank, process in self._processes().items():
             if rank not in self._deaths and (code := process.poll()) is not None:
                 self._deaths[rank] = code, len(self._deaths)
-
-    def _heartbeats(self) -> list[Beat]:
-        """Of the living; one that has not left any yet is starting. One that can no longer be read says nothing."""
-        found = []
-        for rank, process in self._living().items():
-            path = heartbeat_path(self.job.directory, rank)
-            heartbeat = read_heartbeat(path)
-            if heartbeat is not None and heartbeat.attempt == self.attempt:
-                self._read_ranks.add(rank)
-                found.append(heartbeat)
-            elif rank not in self._read_ranks:
-                found.append(Beat(rank, self.attempt, process.pid, 0, "start", self._started, 0.0))
-            elif rank not in self._unread_ranks:
-                self._unread_ranks.add(rank)
-                say(f"the heartbeat of rank {rank}, {path}, cannot be read; if that rank hangs, its peers will show it")
-        return found
-
-    def _hang(self) -> Hang | None:
-        """The rank of this node that all wait for, if it is past its deadline; another node judges its own.
-
-        One that is stopped does no work that could take long: it has a step's deadline from when it was seen so. So has
-        one that does nothing outside of a step, unless it waits for a rank of another node in the same place.
-        """
-        now = time.monotonic()
-        if now - self._read < HEARTBEAT_INTERVAL or self._neighbours is None:
-            return None
-        self._read = now
-        lowest = culprit(self._heartbeats())
-        if lowest is None:
-            return None
-        stopped = is_stopped(lowest.pid)
-        self._stops = {lowest.pid: self._stops.get(lowest.pid, now)} if stopped else {}
-        since = self._stops.get(lowest.pid, lowest.time)
-        limit = self.job.config.deadline if stopped else deadline(lowest, self.job.config.deadline)
-        waits_for_another = self._neighbours.lower_than((-1, 0) if stopped else lowest.order)
-        if not stopped and not in_step(lowest) and self._idle(now) and not self._neighbours.others:
-            limit = self.job.config.deadline
-        if waits_for_another or now - since <= limit:
-            return None
-        return Hang(lowest, now - since, limit, self._neighbours.lost(), stopped)
-
-    def _idle(self, now: float) -> bool:
-        """Whether no rank of this node, nor a process it started, has done anything for as long as a step may take."""
-        if now - self._work_seen >= WORK_INTERVAL:
-            work = [work_of(process.pid) for process in self._living().values()]
-            enough = WORK * (now - self._work_seen)
-            if len(work) != len(self._work) or any(
-                seconds - before > enough or moved != moved_before
-                for (seconds, moved), (before, moved_before) in zip(work, self._work, strict=False)
-            ):
-                self._worked = now
-            self._work, self._work_seen = work, now
-        return now - self._worked > self.job.config.deadline
 
     # Ending
 
@@ -434,10 +375,6 @@ class Agent(LocalElasticAgent):
                 os.killpg(process.pid, number)  # each rank leads a session of its own
             else:
                 process.send_signal(number)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _silence() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,12 +40,6 @@ def host_state() -> HostState:
         oom_kills_cgroup=cgroup.get("oom_kill"),
         oom_kills_host=_lines("/proc/vmstat").get("oom_kill"),
     )
-
-
-def stop_signals() -> list[signal.Signals]:
-    """What asks to save and leave: also a terminal that is closed, unless `nohup` has it ignored."""
-    hears = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-    return [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if hears else [])]
 
 
 def oom_kills(before: HostState, after: HostState) -> int | None:

@@ -12,12 +12,8 @@ All groups have long time-outs that nobody changes: dead peers are found by thei
 
 from __future__ import annotations
 
-import faulthandler
-import math
 import os
-import signal
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -39,32 +34,21 @@ from ups.distributed.ballots import Ballots
 from ups.distributed.faults import crash, injection
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.distributed.faults.watchdog import watching
-from ups.distributed.launch.outcome import Outcome, decide, supervised
-from ups.distributed.runtime.host import stop_signals
+from ups.distributed.launch.outcome import supervised
 from ups.distributed.runtime.preflight import left_idle, preflight
 from ups.distributed.runtime.settings import RuntimeConfig
-from ups.errors import STOPPED, GaveUp, Stopped, UserError
+from ups.distributed.runtime.signals import StopFlag, stoppable
+from ups.errors import GaveUp, Stopped, UserError
 from ups.track.environment import software
 
 Result = TypeVar("Result")
 
 TIMEOUT = timedelta(hours=2)
 """Of collectives: longer than any phase in which a peer may rightly be."""
-GRACE = float(os.environ.get("UPS_GRACE", "20"))
-"""Seconds a rank has to save and leave after a signal; then it is ended the hard way."""
 _SEEN = 10.0  # seconds in which a file that one node writes must be seen by the others
 _HEARING = 2.0  # seconds rank 0 waits for the others to hear of its failure
 _ENDS = {kind.__name__: kind for kind in (UserError, Stopped, GaveUp)}
 """Ends by decision: the ranks that follow one decide the same."""
-
-
-@dataclass
-class StopFlag:
-    """Set by a signal, read between steps. A second Ctrl-C stops at once, the usual way."""
-
-    asked: bool = False
-    at: float = math.inf
-    """When, by the monotonic clock."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +126,16 @@ class Runtime:
         heartbeat = Heartbeat(heartbeats, ranks.rank, ranks.attempt)
         heartbeat.mark("init", 0)
         stop = StopFlag()
-        with _signals(stop, ranks, directory), _threads(config, ranks) as threads:
+        with stoppable(stop, ranks.launched, ranks.rank, directory), _threads(config, ranks) as threads:
             device = _device(cuda, ranks)
             notes = preflight(cuda, ranks.size)
             if cuda and torch.version.cuda is not None:
                 notes += left_idle(config.tf32, torch.cuda.get_device_capability(device))
             ballots = control = saving = None
             if ranks.launched:
-                dist.init_process_group(
-                    "nccl" if cuda else "gloo",
-                    timeout=TIMEOUT,
-                    device_id=device if cuda else None,
-                    store=_store(ranks),
-                    rank=ranks.rank,
-                    world_size=ranks.size,
-                )
+                who = {"store": _store(ranks), "rank": ranks.rank, "world_size": ranks.size}
+                own = device if cuda else None
+                dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=own, **who)
                 control, saving = _group(), _group()
                 if ranks.size == ranks.local_size and directory is not None:
                     barrier = partial(dist.barrier, control)
@@ -417,39 +396,3 @@ def _threads(config: RuntimeConfig, ranks: Ranks) -> Iterator[int]:
         yield threads
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _signals(stop: StopFlag, ranks: Ranks, directory: Path | None) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP set the flag; a rank that has not left GRACE seconds later says so and is gone.
-
-    Python sees a signal only between its own instructions: a rank stuck in native code is its launcher's to end.
-    """
-    left = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if not stop.asked and ranks.launched:
-            faulthandler.dump_traceback_later(GRACE + 2, exit=True)
-            stop.at = time.monotonic()
-        elif stop.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.asked = True
-
-    def end_late() -> None:
-        while not left.wait(0.2):
-            if directory is not None and time.monotonic() > stop.at + GRACE:
-                late = f"rank {ranks.rank} was not done {GRACE:.0f} s after it was asked to stop"
-                decide(directory, Outcome("stopped", f"{late}; what was saved before is kept", ranks.rank))
-                os._exit(0 if supervised() else STOPPED)
-
-    handlers = {number: signal.signal(number, ask) for number in stop_signals()}
-    if ranks.launched:
-        threading.Thread(target=end_late, name="grace", daemon=True).start()
-    try:
-        yield
-    finally:
-        left.set()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if stop.asked:
-            faulthandler.cancel_dump_traceback_later()
