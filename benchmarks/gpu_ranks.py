@@ -138,7 +138,10 @@ def row(name: str, job: Path, seen: str, *, good: bool = True) -> tuple[str, ...
     report = json.loads((job / "crash" / Path(crashes[0]["report"]).with_suffix(".json").name).read_text())
     step = report.get("step")
     repeated = str(step - resumed[0]["step"]) if resumed and step is not None else "–"
-    return name, f"{seen}; blamed: rank {crashes[0]['rank']}", f"{crashes[0]['seconds_to_detect']:.1f}", again, repeated
+    seen += f"; blamed: rank {crashes[0]['rank']}"
+    for path, begun in report["flight_recorder"].items():
+        seen += f"; {Path(path).name}: {', '.join(begun) or 'nothing unfinished'}"
+    return name, seen, f"{crashes[0]['seconds_to_detect']:.1f}", again, repeated
 
 
 def moment(event: dict[str, Any]) -> float:

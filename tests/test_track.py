@@ -70,10 +70,10 @@ def test_a_file_cut_anywhere_reads_back_its_whole_lines_and_goes_on(tmp_path_fac
     assert [event["step"] for event in read_events(path)] == [*kept, 99]
 
 
-def test_damage_inside_a_file_is_not_passed_over(tmp_path):
+def test_damage_inside_a_file_is_said_and_the_rest_is_read(tmp_path):
     (tmp_path / "e.jsonl").write_text('{"kind": "a"}\n{"kind": \n{"kind": "b"}\n')
-    with pytest.raises(UserError, match="line 2"):
-        read_events(tmp_path / "e.jsonl")
+    with pytest.warns(UserWarning, match="line 2 is damaged"):
+        assert [event["kind"] for event in read_events(tmp_path / "e.jsonl")] == ["a", "b"]
 
 
 def test_a_full_disk_loses_no_event_and_warns_once(tmp_path):

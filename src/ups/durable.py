@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+import uuid
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -44,6 +45,18 @@ def room_for(path: Path, remedy: str) -> Iterator[None]:
         raise UserError(f"{path}: the disk is full; free some space {remedy}") from error
 
 
+def has_room(directory: Path) -> bool:
+    """Whether a directory takes a megabyte more: asked by writing, as quotas do not show otherwise."""
+    probe = directory / f".room.{uuid.uuid4().hex[:12]}"
+    try:
+        probe.write_bytes(b" " * 2**20)
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return True
+
+
 def crc32_of(path: Path) -> int:
     """CRC-32 of a file's bytes."""
     crc = 0
@@ -64,7 +77,8 @@ def sync(path: Path) -> None:
 
 def write(path: Path, content: bytes | memoryview, *, temporary: Path | None = None) -> None:
     """Replace `path` by `content` in one act: a reader sees the old bytes or the new ones."""
-    temporary = temporary or path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # Not the process's number: ranks in containers have the same ones.
+    temporary = temporary or path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 import signal
 import subprocess
 import sys
+from pathlib import PurePosixPath
 
 import pytest
 from supervised import start
@@ -15,7 +17,7 @@ from ups.distributed.faults.crash import PeerFailed, attempt_directory, is_conne
 from ups.distributed.faults.crash_report import Death, Hang, last_frame, latest_report, write_report
 from ups.distributed.faults.explain import explanation
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path, read_heartbeat
-from ups.distributed.launch.outcome import Outcome, decide
+from ups.distributed.launch.outcome import Outcome, decide, reserve
 from ups.distributed.runtime.host import host_state, oom_kills
 from ups.errors import UserError
 
@@ -98,6 +100,32 @@ def test_a_signal_is_blamed_before_an_exception(tmp_path):
     assert (found["rank"], found["kind"]) == (1, "signal")
 
 
+def test_an_abort_by_a_watchdog_is_blamed_after_the_exception_of_a_peer(tmp_path):
+    """NCCL aborts a rank whose peer is gone, often before that peer has left itself."""
+    failed(tmp_path, 0, RuntimeError("a strange end"))
+    found = report_of(tmp_path, [Death(1, 11, -signal.SIGABRT, order=0), Death(0, 10, 1, order=1)])
+    assert (found["rank"], found["kind"]) == (0, "exception")
+    failed(tmp_path, 0, ConnectionResetError("Connection closed by peer"))
+    found = report_of(tmp_path, [Death(1, 11, -signal.SIGABRT, order=0), Death(0, 10, 1, order=1)])
+    assert (found["rank"], found["kind"]) == (1, "signal")
+
+
+def test_the_report_says_which_collectives_nccl_had_not_ended_and_runs_no_code(tmp_path):
+    folder = attempt_directory(tmp_path, 0)
+    folder.mkdir(parents=True)
+    entries = [
+        {"profiling_name": "nccl:all_reduce", "collective_seq_id": number, "state": state}
+        for number, state in ((3, "completed"), (4, "scheduled"))
+    ]
+    (folder / "flight_0").write_bytes(pickle.dumps({"entries": entries}))
+    (folder / "flight_1").write_bytes(pickle.dumps({"entries": [PurePosixPath("of another kind")]}))
+    report = report_of(tmp_path, [Death(0, 10, 1)])
+    zero, one = (report["flight_recorder"][f"crash/attempt_000/flight_{rank}"] for rank in range(2))
+    assert zero == ["nccl:all_reduce, number 4, scheduled"] and one[0].startswith("cannot be read: it asks for pathlib")
+    text = max((tmp_path / "crash").glob("*.md")).read_text()
+    assert "flight_0: nccl:all_reduce, number 4, scheduled" in text
+
+
 def test_an_abort_by_a_watchdog_is_blamed_after_another_signal(tmp_path):
     found = report_of(tmp_path, [Death(0, 10, -signal.SIGABRT, order=0), Death(1, 11, -signal.SIGKILL, order=1)])
     assert found["rank"] == 1
@@ -154,6 +182,7 @@ def test_explain_prints_the_latest_report(tmp_path, capsys):
     (tmp_path / "config.yaml").touch()
     text, content = explanation(tmp_path)
     assert "has not ended" in text and content == {"outcome": None, "crash": None}
+    reserve(tmp_path)
     decide(tmp_path, Outcome("stopped", "saved at step 40"))
     assert "saved at step 40" in explanation(tmp_path)[0]
     failed(tmp_path, 0, ValueError("older"))

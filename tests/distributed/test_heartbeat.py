@@ -107,6 +107,7 @@ def test_the_slowest_step_leaves_out_what_is_no_step(tmp_path):
     path = heartbeat_path(tmp_path, 0)
     mine = Heartbeat(path, 0, 0)
     mine.mark("first step", 0)
+    mine.mark("gradients", 0)
     time.sleep(0.05)
     mine.mark("update", 0)
     mine.mark("gradients", 1)

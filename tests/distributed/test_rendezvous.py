@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from pathlib import Path
 
 from ups.distributed.launch.rendezvous import _LAST_CALL, _connect, join
 
@@ -15,7 +16,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_a_node_that_waited_for_the_host_is_there_before_its_last_call() -> None:
+def test_a_node_that_waited_for_the_host_is_there_before_its_last_call(tmp_path: Path) -> None:
     """Torch's own client, after seven seconds in vain, is up to five seconds late."""
     port, found = free_port(), []
 
@@ -26,10 +27,10 @@ def test_a_node_that_waited_for_the_host_is_there_before_its_last_call() -> None
     early.start()
     time.sleep(7)
     opened = time.monotonic()
-    host = join("job", 1, 2, f"127.0.0.1:{port}")
+    host = join(tmp_path, 1, 2, f"127.0.0.1:{port}")
     early.join(20)
     ((store, then),) = found
-    assert host.host and store is not None and store[1] == "job"
+    assert host.host and store is not None and store[1] == f"ups-{tmp_path.name}"
     assert then - opened < _LAST_CALL / 2
 
 

@@ -212,8 +212,10 @@ def test_a_wrong_rendezvous_is_one_sentence(tmp_path, nodes, place, says):
 
 @pytest.mark.parametrize("earlier", ["finished", "stopped"])
 def test_a_mistake_on_any_rank_leaves_a_finished_run_finished_and_no_other(tmp_path, earlier):
+    forget(tmp_path)
     decide(tmp_path, Outcome(earlier, ""))
     before = forget(tmp_path)
+    assert before == Outcome(earlier, "")
     mistake = Outcome("mistake", "there is nothing to profile", rank=1)
     decide(tmp_path, mistake)  # as a rank writes it, which the supervisor reads
     assert outcome_of(tmp_path) == mistake

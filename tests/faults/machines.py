@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from pathlib import Path
 
@@ -64,3 +65,13 @@ def start_inside(
         place.runs.parent / f"{name}{who}.out",
         {"PYTHONPATH": str(Path(ups.__file__).parents[1])},  # a path that holds wherever the command starts
     )
+
+
+def fill(path: Path) -> None:
+    """Write a file until the disk takes no more."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError as error:
+            assert error.errno == errno.ENOSPC

@@ -1,8 +1,7 @@
-"""Faults 17 to 19: a full disk, a machine with tight limits, and neighbours on the same host."""
+"""Faults 17 to 19, 30 and 34: a full or poor disk, tight limits, neighbours, and files that are not ours."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from job import STAGE, difference, start
-from machines import LONG, LONG_STEPS, Namespace, start_inside
+from machines import LONG, LONG_STEPS, Namespace, fill, start_inside
 
 from ups import checkpoint
 from ups.track.jsonl import read_events
@@ -23,16 +22,6 @@ from ups.track.jsonl import read_events
 pytestmark = pytest.mark.faults
 
 MEGABYTE = 2**20
-
-
-def fill(path: Path) -> None:
-    """Write a file until the disk takes no more."""
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(4096)):
-                pass
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
 
 
 def test_fault_17_checkpoints_and_events_that_a_full_disk_refuses_are_written_when_there_is_room(
@@ -178,4 +167,41 @@ def test_fault_19_a_port_that_something_else_holds_is_one_sentence(place, matrix
         required="one sentence",
         seen=f"exit code 2 after {seconds:.0f} s, no rank started: “{job.said().strip()}”".replace(taken, "HOST:PORT"),
         detect=seconds,
+    )
+
+
+def test_fault_30_a_file_system_without_hard_links_and_fallocate_is_enough(place, reference, matrix):
+    machine = {"PYTHONPATH": str(Path(__file__).with_name("machine")), "MACHINE_LACKS": "link,posix_fallocate"}
+    job = start(place, "poor", **machine)
+    assert job.wait() == 0, job.said()
+    assert job.reports() == [] and job.json("outcome.json")["state"] == "finished"
+    assert difference(job.run, reference) == 0
+    matrix.row(
+        30,
+        fault="a file system without hard links and fallocate",
+        required="works, or one sentence at the start",
+        seen="bit-equal end",
+        repeated=0,
+    )
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "report.html"])
+def test_fault_34_a_file_of_the_user_is_not_replaced(place, matrix, name):
+    """`ups train experiments/x/config.yaml --runs experiments`, where the run's own name is x."""
+    folder = place.runs / "mine"
+    folder.mkdir(parents=True)
+    (folder / name).write_text(place.config.read_text() if name == "config.yaml" else "mine")
+    before = (folder / name).read_text()
+    command = place.command("mine")
+    if name == "config.yaml":
+        command[4] = str(folder / name)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and f"mine holds a {name} that is no run's and would be replaced" in done.stderr
+    assert (folder / name).read_text() == before and [entry.name for entry in folder.iterdir()] == [name]
+    matrix.row(
+        34,
+        fault=f"the run directory holds the user's own {name}",
+        required="refused; no file of the user's is ever replaced",
+        seen="one sentence, exit 2, nothing touched",
     )

@@ -1,13 +1,18 @@
-"""Fault 23: two nodes are two network namespaces; the network between them, or one of them, is lost."""
+"""Faults 23, 28, 29 and 39: two nodes are two network namespaces; one of them is lost, or sees other files."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
+import h5py
 import pytest
 from job import Job, Place, difference, left_behind
 from machines import LONG, LONG_STEPS, Namespace, start_inside
@@ -171,4 +176,106 @@ def test_fault_23_the_other_node_stops_when_the_host_is_lost_and_both_resume(sta
         seen="the other node stopped with exit code 75 and “resume”; the same commands again ended bit-equal",
         detect=stopped,
         repeated=at - event["step"],
+    )
+
+
+def start_on_both(nodes, places, name, *arguments, ranks=1, before=("", "")) -> tuple[Job, Job]:
+    """One training on the host and on the other node, which may see things in different places."""
+    more = (*arguments, "--nodes", "2", "--rendezvous", RENDEZVOUS)
+    other = start_inside(nodes[1], places[1], name, *more, ranks=ranks, before=before[1], who="-other")
+    time.sleep(1)
+    return start_inside(nodes[0], places[0], name, *more, ranks=ranks, before=before[0], who="-host"), other
+
+
+def test_fault_28_a_run_directory_by_another_name_is_the_same(nodes, place, long_reference, matrix):
+    place.runs.mkdir()
+    alias = place.runs.parent / "alias"
+    alias.symlink_to(place.runs)
+    jobs = start_on_both(nodes, (place, replace(place, runs=alias)), "spelled", *LONG)
+    assert [ended(job) for job in jobs] == [0, 0], [job.said() for job in jobs]
+    assert difference(place.runs / "spelled", long_reference, LONG_STEPS) == 0
+    matrix.row(
+        28,
+        fault="two nodes name one run directory differently (a symbolic link)",
+        required="keys do not hold paths",
+        seen="bit-equal end",
+        repeated=0,
+    )
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_fault_28_a_run_directory_that_is_not_shared_is_a_sentence(nodes, place, matrix, secret):
+    """With a copy of the host's secret, the supervisors do not see it, but the ranks do."""
+    apart = replace(place, runs=place.runs.parent / "apart")
+    for each in (place, apart):
+        (each.runs / "apart").mkdir(parents=True)
+        if secret:
+            (each.runs / "apart" / ".secret").write_text("0" * 64)
+    began = time.monotonic()
+    host, other = start_on_both(nodes, (place, apart), "apart", *LONG)
+    assert ended(other) == 2, other.said()
+    seconds = time.monotonic() - began
+    assert seconds < 60 and "must share the run directory" in other.said()
+    if secret:
+        assert ended(host) == 2 and "must share the run directory" in host.said()
+    else:  # it waits for a node of its own, as if nobody had come
+        host.process.send_signal(signal.SIGTERM)
+        assert ended(host) == 75, host.said()
+    matrix.row(
+        28,
+        fault=f"two nodes with run directories of their own{', and the same secret' if secret else ''}",
+        required="a sentence within seconds",
+        seen=f"exit 2: “{other.said().strip().splitlines()[-1]}”".replace(str(place.runs.parent), "…"),
+        detect=seconds,
+    )
+
+
+ONE_TASK = """
+name: tiny
+seed: 0
+tasks:
+  advection: {files: {train: [1D_Advection_Sols_beta0.4.hdf5]}}
+stages: {operator: {width: 8, depth: 2, modes: 4, head: 8, conditions: 8}}
+training: {steps: 10, batch_size: 4, validate_every: 5, checkpoint_every: 5}
+runtime: {device: cpu, threads: 1}
+data: {workers: 1}
+"""
+
+
+def test_fault_29_nodes_with_different_training_data_are_refused(nodes, place, matrix):
+    """Only one value of one trajectory differs; what they validate on is the same."""
+    place.config.write_text(ONE_TASK)
+    folders = [place.runs.parent / name for name in ("one", "two")]
+    make = ["-m", "ups", "data", "make", "advection", "--count", "20", "--set", "beta=0.4", "--set", "points=32"]
+    subprocess.run([sys.executable, *make, "--out", str(folders[0] / "data")], check=True, timeout=100)
+    shutil.copytree(folders[0], folders[1])
+    with h5py.File(folders[1] / "data" / "1D_Advection_Sols_beta0.4.hdf5", "r+") as file:
+        file["tensor"][12, -1, 5] += 0.5
+    relative = replace(place, data=Path("data"))
+    jobs = start_on_both(nodes, (relative, relative), "mixed", before=[f"cd {folder};" for folder in folders])
+    assert [ended(job) for job in jobs] == [2, 2], [job.said() for job in jobs]
+    assert all("nodes have different data of advection" in job.said() for job in jobs)
+    assert list((place.runs / "mixed" / "store").glob("*/index.json")) == []
+    matrix.row(
+        29,
+        fault="two nodes with training files that differ in one value",
+        required="agreed on before the store is built",
+        seen=f"exit 2 on both: “{jobs[0].said().strip().splitlines()[-1]}”; no store",
+    )
+
+
+def test_fault_39_ranks_of_a_node_with_its_own_disk_make_its_data_once(nodes, place, matrix):
+    folders = [place.runs.parent / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    relative = replace(place, data=Path("data"))
+    more = ("training.steps=4", "tasks.darcy.make.trajectories=400")
+    jobs = start_on_both(nodes, (relative, relative), "own", *more, ranks=2, before=[f"cd {f};" for f in folders])
+    assert [ended(job) for job in jobs] == [0, 0], [job.said() for job in jobs]
+    assert jobs[0].reports() == [] and all(any((folder / "data").iterdir()) for folder in folders)
+    matrix.row(
+        39,
+        fault="two nodes of two ranks, each with data on a disk of its own",
+        required="ranks of a node do not collide on the generator's lock",
+        seen="each node made its data once; finished",
     )

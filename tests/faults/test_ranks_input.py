@@ -154,7 +154,7 @@ def nodes(tmp_path) -> tuple[Place, list[Path]]:
     """A configuration that reads a file from the folder `data` it is started in, and two such folders."""
     tasks = "tasks:\n  advection:\n    files: {train: [waves.hdf5]}\n"
     config = tmp_path / "files.yaml"
-    config.write_text(CONFIG.split("tasks:")[0] + tasks + "operator:" + CONFIG.split("operator:")[1])
+    config.write_text(CONFIG.split("tasks:")[0] + tasks + "stages:" + CONFIG.split("stages:")[1])
     folders = [tmp_path / "node0", tmp_path / "node1"]
     for seed, folder in enumerate(folders):
         (folder / "data").mkdir(parents=True)

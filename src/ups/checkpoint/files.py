@@ -80,7 +80,8 @@ def is_one(path: Path) -> bool:
 def newest(directory: Path) -> Manifest | None:
     """The newest good checkpoint in a directory, its sizes and checksums verified; None where there is none at all.
 
-    A damaged one is renamed `*.bad` with a warning, and the one before it is used. When all are damaged: UserError.
+    A damaged one is renamed `*.bad` with a warning, and the one before it is used. When all are damaged, now or when
+    they were last looked for: UserError, until the user removes them.
     """
     if not directory.is_dir():
         return None
@@ -93,9 +94,10 @@ def newest(directory: Path) -> Manifest | None:
             notes.append(_set_aside(directory / name_of(step), str(error)))
             continue
         return replace(manifest, warnings=tuple(notes))
-    if notes:
+    if bad := sorted(entry.name for entry in directory.glob("step_*.bad")):
         raise UserError(
-            f"{directory} holds no usable checkpoint ({'; '.join(notes)}); start the run anew or name another directory"
+            f"{directory} holds no usable checkpoint: {', '.join(bad)} {'is' if len(bad) == 1 else 'are'} damaged"
+            f"{''.join(f' ({note})' for note in notes)}; to train from the first step on, remove them"
         )
     return None
 
@@ -159,16 +161,19 @@ def find(directory: Path, pointer: str) -> Path | None:
 
 
 def prune(directory: Path, keep: int = 2) -> list[int]:
-    """Remove all but the last `keep` checkpoints and the one `best` names; what was removed."""
+    """Remove all but the last `keep` checkpoints and the one `best` names; what was removed. What cannot be stays."""
     if keep < 1:
         raise ValueError("the last checkpoint is never pruned: keep at least 1")
     marked = find(directory, "best")
     present = steps(directory)
-    removed = [step for step in present[:-keep] if directory / name_of(step) != marked]
-    for step in removed:
-        # Renamed first: a half-removed directory must not have a checkpoint's name.
-        doomed = (directory / name_of(step)).rename(directory / f"{name_of(step)}.tmp")
-        shutil.rmtree(doomed)
+    removed = []
+    for step in [step for step in present[:-keep] if directory / name_of(step) != marked]:
+        try:
+            # Renamed first: a half-removed directory must not have a checkpoint's name.
+            shutil.rmtree((directory / name_of(step)).rename(directory / f"{name_of(step)}.tmp"))
+            removed.append(step)
+        except OSError as error:
+            warnings.warn(f"an old checkpoint cannot be removed ({error}); remove it yourself", stacklevel=2)
     return removed
 
 
@@ -187,7 +192,7 @@ def recover(directory: Path) -> None:
     for old in directory.glob("step_*.old"):
         final = old.with_suffix("")
         if final.exists():
-            shutil.rmtree(old)
+            shutil.rmtree(old, ignore_errors=True)
         else:
             old.rename(final)
 

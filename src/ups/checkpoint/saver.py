@@ -1,9 +1,9 @@
 """One training's checkpoints: saved while it goes on, by all its ranks together, loaded by any number of them.
 
-`save` only copies this rank's share to CPU memory; one background thread writes it. Each piece of each tensor is
-copied and written by exactly one rank: a DTensor's part by the rank that has it, a replicated tensor by one of its
-holders, chosen so that all write about as much. Ranks need not talk to agree on that; they talk, on a group used for
-nothing else, to learn whether everyone's part is on the disk before the checkpoint gets its name.
+`save` only copies this rank's share to CPU memory; one background thread writes it, however long that takes. Each piece
+of each tensor is copied and written by exactly one rank: a DTensor's part by the rank that has it, a replicated tensor
+by one of its holders, chosen so that all write about as much. Ranks need not talk to agree on that; they talk, on a
+group used for nothing else, to learn whether everyone's part is on the disk before the checkpoint gets its name.
 
 A failure is exchanged like any other result. So a full disk on one rank is the same NotSaved on all of them, and none
 waits for a rank that gave up.
@@ -37,6 +37,9 @@ from ups.errors import UserError
 
 T = TypeVar("T")
 
+DISK = 600.0
+"""Seconds in which a disk must answer; one that does not counts as a hang."""
+
 
 class NotSaved(UserError):
     """The disk refused a checkpoint; the ones before it are untouched."""
@@ -66,16 +69,18 @@ class Checkpoints:
         self.directory, self.rank, self.size, self.group, self.attempt = directory, rank, size, group, attempt
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._at_disk: float | None = None  # since when the thread waits for the disk, not for other ranks
 
     def save(
         self, step: int, tensors: Mapping[str, Shaped[Tensor, "..."]], manifest: Mapping[str, Any], *, best: bool
     ) -> None:
         """Copy the state as it is now and start to write it; `manifest` is anything JSON can hold.
 
-        Waits for the save before; whether that one failed is forgotten (see `failed`), unless a peer was lost.
+        Waits for the save before; whether that one failed is forgotten, unless a peer was lost.
         """
         content = json.loads(json.dumps(manifest))  # as it is now; what JSON cannot hold fails here
-        self._join()
+        if self._thread is not None:
+            self._thread.join()
         if self._error is not None and not isinstance(self._error, NotSaved):
             raise self._error
         sizes = {name: tensor.numel() for name, tensor in tensors.items()}
@@ -88,16 +93,19 @@ class Checkpoints:
         self._thread.start()
 
     @property
-    def failed(self) -> bool:
-        """Whether the last save ended badly and none was started since; asks nobody and waits for nothing.
+    def busy(self) -> bool:
+        """Whether a save is in flight here; asks nobody and waits for nothing. Ranks end theirs at different times."""
+        return self._thread is not None and self._thread.is_alive()
 
-        Ranks learn of it at slightly different times.
+    def wait(self, alive: Callable[[], None] = lambda: None) -> None:
+        """Until nothing is being saved. NotSaved, with the same sentence on every rank, if the last save failed.
+
+        A slow disk is no hang: `alive` is called now and then, unless a single call to the disk takes DISK seconds.
         """
-        return self._error is not None
-
-    def wait(self) -> None:
-        """Until nothing is being saved. NotSaved, with the same sentence on every rank, if the last save failed."""
-        self._join()
+        while self._thread is not None and self._thread.is_alive():
+            if self._at_disk is None or time.monotonic() - self._at_disk < DISK:
+                alive()
+            self._thread.join(0.2)
         if self._error is not None:
             raise self._error
 
@@ -117,11 +125,6 @@ class Checkpoints:
         if manifest and manifest.best and checkpoint.find(self.directory, "best") != manifest.path:
             checkpoint.point(self.directory, "best", manifest.step)  # killed between the rename and the pointer
         return manifest
-
-    def _join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
 
     def _run(self, step: int, share: dict[str, Tensor], sizes: dict[str, int], content: Any, best: bool) -> None:
         try:
@@ -145,13 +148,14 @@ class Checkpoints:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 checkpoint.recover(self.directory)
                 for leftover in self.directory.glob("step_*.tmp"):
-                    shutil.rmtree(leftover)
+                    shutil.rmtree(leftover, ignore_errors=leftover != temporary)
                 temporary.mkdir()
 
         def write_own() -> dict[str, dict[str, int]]:
             inject_fault("checkpoint_files", self.rank, step, self.attempt)
             files = {}
             for file in _write_files(temporary, share, self.rank, self.size):
+                self._at_disk = time.monotonic()  # for the next file
                 sync(file)
                 files[file.name] = {"bytes": file.stat().st_size, "crc32": crc32_of(file)}
             inject_fault("checkpoint", self.rank, step, self.attempt)
@@ -190,6 +194,7 @@ class Checkpoints:
     def _together(self, work: Callable[[], T], failure: Callable[[_Problem], Exception]) -> list[T]:
         """What `work` gave on each rank; where it failed on one, the same `failure` is raised on every rank."""
         value = cause = problem = None
+        self._at_disk = time.monotonic()
         try:
             value = work()
         except Exception as error:
@@ -197,6 +202,7 @@ class Checkpoints:
             text = (error.strerror if isinstance(error, OSError) else None) or str(error)
             ours = not isinstance(error, UserError | OSError)
             problem = _Problem(self.rank, f"{type(error).__name__}: {text}" if ours else text, ours)
+        self._at_disk = None
         answers = self._exchange((value, problem))
         for _, problem in answers:
             if problem is not None:

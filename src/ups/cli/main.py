@@ -21,6 +21,7 @@ from ups.cli.data import convert, fetch, inspect, make, stats
 from ups.cli.run import evaluate, explain, export, report, run, train
 from ups.cli.simulate import simulate
 from ups.cli.store import build, verify
+from ups.cli.streams import outlast_readers
 from ups.distributed.launch.outcome import supervised
 from ups.distributed.runtime.spinning import spin_briefly
 from ups.errors import STOPPED, GaveUp, Stopped, UserError
@@ -106,6 +107,7 @@ def stores() -> None:
 def main() -> NoReturn:
     """Runs the command line and ends the process with its exit code."""
     spin_briefly(os.environ)  # before a command imports torch
+    outlast_readers()
     code, decided = _run()
     if "RANK" not in os.environ:
         sys.exit(code)

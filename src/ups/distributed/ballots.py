@@ -28,13 +28,14 @@ class Ballots:
         path = directory / "heartbeats" / f"ballots_{attempt:03d}"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._rank, self._size, self._number = rank, size, 0
-        with path.open("a+b") as file:
-            # Every rank does so, and none changes what another has written; a hole would be SIGBUS on a full disk.
-            os.posix_fallocate(file.fileno(), 0, 2 * size * _ROW.size)
-            self._map = mmap.mmap(file.fileno(), 2 * size * _ROW.size)
-        for turn in range(2):
-            self._map[self._place(turn, rank)] = bytes(_ROW.size)  # what an earlier job left
-        barrier()
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            for turn in range(2):  # over what an earlier job left; a hole would be SIGBUS on a full disk
+                os.pwrite(file, bytes(_ROW.size), self._place(turn, rank).start)
+            barrier()
+            self._map = mmap.mmap(file, 2 * size * _ROW.size)
+        finally:
+            os.close(file)
 
     def vote(self, ballot: Sequence[int]) -> tuple[int, ...]:
         """Two rows a rank, used in turn: nobody can be two votes ahead, because each needs everyone's ballot."""

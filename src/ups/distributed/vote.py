@@ -29,7 +29,7 @@ class Ballot(NamedTuple):
     stop: int = 0
     """A signal asked to stop."""
     save: int = 0
-    """A checkpoint was refused by the disk and should be tried again."""
+    """What a rank says of its disk, see `training.saving`."""
     pace: int = 2**30
     """Microseconds a step takes here; the default where steps may fail, so that all vote in the next one too."""
 

@@ -190,6 +190,7 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
     runtime = None
     try:
         with Runtime.start(config.runtime, config.seed, directory) as runtime:
+            runtime.check_shared(directory)
             runtime.agree("configuration", config_hash(config), "start every rank with the same command and files")
             Progress.silent = Progress.silent or runtime.rank > 0
             if runtime.rank == 0:
@@ -198,6 +199,7 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
                 for note in runtime.notes:
                     print(f"note: {note}")
             runtime.heartbeat.mark("data")
+            runtime.inject_fault("data")
             check_capture(runtime)
             check_trackers(config.runtime.tracking)
             work(runtime)

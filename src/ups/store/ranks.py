@@ -33,7 +33,7 @@ def build_on_ranks(
         def begin() -> Plan:
             return claim.enter_context(planned(path, key, arrays, progress))
 
-        todo = runtime.from_first(f"plan {path}", begin)
+        todo = runtime.from_first(f"plan {path.name}", begin)
         mine = todo.missing[runtime.rank :: runtime.size]
 
         def write(check_others: Callable[[], None]) -> dict[Piece, Shard]:
@@ -44,6 +44,6 @@ def build_on_ranks(
                 check_others()
             return written
 
-        shares = runtime.together(f"write {path}", write)
+        shares = runtime.together(f"write {path.name}", write)
         written = {piece: shard for share in shares for piece, shard in share.items()}
-        runtime.from_first(f"finish {path}", lambda: finish(path, todo, written))
+        runtime.from_first(f"finish {path.name}", lambda: finish(path, todo, written))

@@ -8,6 +8,7 @@ given, and every later write tries again.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -65,8 +66,12 @@ class Events:
     def _flush(self) -> None:
         """Writes what waits; a full disk may take only part of a line, so exactly the written bytes are dropped."""
         try:
-            while self._waiting:
-                self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # the supervisors of several nodes write to one file
+            try:
+                while self._waiting:
+                    self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+            finally:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         except OSError as error:
             if not self._warned:
                 warnings.warn(
@@ -77,21 +82,23 @@ class Events:
 
 
 def read_events(path: str | Path) -> list[dict[str, Any]]:
-    """All events of a file; a last line that a crash left without its end is not one."""
+    """All events of a file, with a warning of damaged ones; a last line that a crash left without its end is none."""
     *lines, _ = Path(path).read_bytes().split(b"\n")
     events = []
     for number, line in enumerate(lines, start=1):
         try:
             events.append(json.loads(line))
         except ValueError:
-            raise UserError(f"{path}, line {number} is not a JSON object; the file was changed or damaged") from None
+            warnings.warn(f"{path}, line {number} is damaged and left out", stacklevel=2)
     return events
 
 
 def _drop_torn_line(path: Path) -> None:
     """Cuts a last line without an end, so that the next event does not continue it."""
-    if path.is_file() and (size := path.stat().st_size):
+    if path.is_file() and path.stat().st_size:
         with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = path.stat().st_size
             kept = file.read().rfind(b"\n") + 1
             if kept < size:
                 file.truncate(kept)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ups.data.prepare.row_ranges import batches, total_bytes
 from ups.data.prepare.statistics import statistics
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
+from ups.errors import UserError
 from ups.fields import Batch, Dataset
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import read_all
@@ -79,6 +81,9 @@ def prepare(
         return [learned.to_dict(), store_key(source.train, learned.normaliser, dtype, read)]
 
     asked = [repr(spec), sorted(strides), dtype, CODEC]
+
+    if runtime.size > runtime.ranks.local_size:
+        _agree_on_content(runtime, source, folder, read)
     described, key = runtime.from_first(
         f"prepare {spec.name}",
         lambda: cached(folder / f"{spec.name}.learned.json", [source.train], asked, learn),
@@ -92,6 +97,28 @@ def prepare(
     fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
     runtime.agree(f"validation data of {spec.name}", fingerprint, "give every node the same data files")
     return TaskData(learned, store, learned.normaliser.batch(validation), share)
+
+
+def _agree_on_content(runtime: Runtime, source: Source, folder: Path, tick: Tick) -> None:
+    """Refuse nodes whose data differ: each may have files of its own."""
+    name, data, node = source.spec.name, [source.train, source.validation], runtime.rank // runtime.ranks.local_size
+
+    def content(check_others: Callable[[], None]) -> str | None:
+        if runtime.ranks.local_rank:
+            return None
+        return cached(folder / f"{name}.content{node}.json", data, "content", lambda: _crc(data, tick))
+
+    if len(set(runtime.together(f"content of {name}", content)) - {None}) > 1:
+        raise UserError(f"nodes have different data of {name}; give every node the same data files")
+
+
+def _crc(data: Sequence[Dataset], tick: Tick) -> str:
+    """Of all that is read of some datasets."""
+    crc = 0
+    for batch in itertools.chain(*(batches(dataset, len(dataset.times), tick) for dataset in data)):
+        for part in (batch.values, *batch.static.values(), *batch.forcings.values(), *batch.parameters.values()):
+            crc = zlib.crc32(part.contiguous().numpy().tobytes(), crc)
+    return f"{crc:08x}"
 
 
 def _ranges(dataset: Dataset, names: Sequence[str], tick: Tick) -> dict[str, tuple[float, float]]:

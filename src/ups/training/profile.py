@@ -111,7 +111,7 @@ class StepProfile:
             self._phase = None
 
     def _finish(self, tracer: profile) -> None:
-        self.runtime.heartbeat.mark("checkpoint")  # its deadline: a trace takes seconds to write
+        self.runtime.heartbeat.mark("first step")  # its deadline: a trace takes seconds to write
         tracer.__exit__(None, None, None)
         self._tracer = None
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ from ups.training.ema import EMA
 from ups.training.optimisers import agree_on_kernels, build_optimiser, learning_rate
 from ups.training.prefetch import prefetched
 from ups.training.probe import fitting_micro_batches
-from ups.training.saving import Saving, State
+from ups.training.saving import IN_FLIGHT, Saving, State
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
 from ups.training.step import MicroBatch, Step, Sums
@@ -127,7 +127,7 @@ class Trainer:
     def _gradients(self, step: int) -> tuple[Sums, Ballot, Exception | None]:
         """The local passes of a step, and what this rank has to tell the others: also that it failed."""
         runtime = self.runtime
-        stop, save = int(runtime.stop.asked), int(self.saving.retry_due)
+        stop, save = int(runtime.stop.asked), self.saving.said
         try:
             sums = self.stepper.gradients(self.micro_batches(step), runtime)
             return sums, Ballot(0, 0, stop, save), None
@@ -148,7 +148,7 @@ class Trainer:
         """What the ranks decide together; nothing in a replayed step in which no vote is due."""
         safe = self.stepper.replayed
         if not self.voting.due(step, safe):
-            return Ballot()
+            return Ballot(save=IN_FLIGHT)  # as far as anybody knows
         self.runtime.heartbeat.mark("vote")
         return self.voting.hold(step, ballot, safe)
 
@@ -204,12 +204,10 @@ class Trainer:
             report(state.step, loss_text)
             if state.step % self.runtime.config.replica_check_every == 0:
                 self._compare_replicas()
-            due = state.step % config.checkpoint_every == 0 or last or votes.save or votes.stop
-            paused = time.monotonic()
-            if state.step % config.validate_every == 0 or last:
-                due = self._validate() or due
-            if due:
-                self.save(wait=last or bool(votes.stop))
+            paused, leaving = time.monotonic(), last or bool(votes.stop)
+            best = (state.step % config.validate_every == 0 or last) and self._validate()
+            if self.saving.due(votes.save, state.step % config.checkpoint_every == 0, now=best or leaving):
+                self.save(wait=leaving, stopping=not last)
             began += time.monotonic() - paused
             if votes.stop and not last:
                 self.runtime.stop.asked = True
@@ -222,12 +220,12 @@ class Trainer:
             )
         return state
 
-    def save(self, wait: bool) -> None:
-        """Begin to write a checkpoint; `wait` until it is on the disk."""
+    def save(self, wait: bool, stopping: bool = False) -> None:
+        """Begin to write a checkpoint; `wait` until it is on the disk, or, `stopping`, until it is refused."""
         self._note_skipped()
         self.saving.save(self._tensors())
         if wait:
-            self.saving.settle(self._tensors())
+            self.saving.settle(self._tensors(), stopping)
 
     def _log(self, sums: Sums) -> float:
         """Write the losses of a step, over all ranks; their mean over tasks."""
@@ -316,6 +314,7 @@ class Trainer:
     def _validate(self) -> bool:
         """Errors of the averaged weights on the validation split; True if they are the best so far."""
         self.runtime.heartbeat.mark("validate", self.state.step - 1)  # it belongs to the step before
+        self.runtime.inject_fault("validate")
         with self.ema.applied():
             found = validate(self.stage, self.tasks, self.runtime, self.seed, self.dtype)
         last = self.state.step == self.config.steps

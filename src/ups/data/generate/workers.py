@@ -19,6 +19,7 @@ from ups.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 def in_workers(
@@ -57,9 +58,9 @@ def _pool(workers: int, setup: Callable[..., None] | None, arguments: tuple[Any,
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(["ups.data.generate.make"])  # torch is imported once for all pools of a process
-        # Ctrl-C is the parent's to answer: one that ends the server while it imports would look like an error.
-        resource_tracker.ensure_running()  # by itself the server starts it, which lets the signal through again
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # A wish to stop is the parent's to answer: one that ended the server or a worker would look like an error.
+        resource_tracker.ensure_running()  # by itself the server starts it, which lets the signals through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
             forkserver.ensure_running()
         finally:
@@ -80,9 +81,10 @@ def all_cores() -> int:
 def _start_worker(
     numbers: Any, plugins: Sequence[str], setup: Callable[..., None] | None, arguments: tuple[Any, ...]
 ) -> None:
-    """One thread. Ctrl-C reaches workers too, but is the parent's to answer; its end, however it came, is theirs."""
+    """One thread. A wish to stop is the parent's to answer, here too; its end, however it came, is theirs."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     load_plugins(plugins)  # an equation of the user's own is sent by the name of its class
     if setup is not None:

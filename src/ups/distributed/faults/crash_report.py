@@ -1,14 +1,15 @@
 """The crash report, written by the supervisor when a job has died and before it is started again.
 
 It reads what the dead left (heartbeats, stacks, failures, logs), decides who was first, and writes
-`RUN/crash/<time>.json` and `.md`. A signal is blamed before an exception, an exception before a lost connection: the
-survivors of a dead rank fail too, and are not to blame.
+`RUN/crash/<time>.json` and `.md`. A signal is blamed before an exception, an exception before an abort and a lost
+connection: the survivors of a dead rank fail too, or are aborted by NCCL, and are not to blame.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shlex
 import signal
@@ -118,7 +119,7 @@ def write_report(
         "command": shlex.join(command),
         "ranks": _ranks(directory, deaths, heartbeats, failures, stacks),
         "host_state": {"before": before.as_dict(), "after": after.as_dict(), "oom_kills": oom_kills(before, after)},
-        "flight_recorder": sorted(str(path.relative_to(directory)) for path in folder.glob("flight_*")),
+        "flight_recorder": {str(path.relative_to(directory)): _unfinished(path) for path in flights_of(folder)},
         "environment": _environment(directory),
     }
     name = now.strftime("%Y%m%dT%H%M%S") + f"_{now.microsecond // 1000:03d}Z"
@@ -180,13 +181,13 @@ def _judge(
         stayed = f"{'was stopped and ' if hang.stopped else ''}has not moved for {hang.seconds:.1f} s {_WHERE}"
         stayed += f" (its deadline is {hang.deadline:.0f} s)"
         return hang.heartbeat.rank, "hang", f"rank {hang.heartbeat.rank} {stayed}"
+    own = [f for f in failures.values() if not f["follows"]]
     killed = [d for d in deaths if d.code is not None and d.code < 0]
+    if own and all(d.code == -signal.SIGABRT for d in killed):
+        return _failed("exception", min(own, key=lambda f: f["time"]))
     if killed:  # an abort is often a survivor's: its watchdog ends it when a peer is gone
         first = min(killed, key=lambda d: (d.code == -signal.SIGABRT, d.order, d.rank))
         return first.rank, "signal", f"rank {first.rank} was killed by {signal_name(-(first.code or 0))} {_WHERE}"
-    own = [f for f in failures.values() if not f["follows"]]
-    if own:
-        return _failed("exception", min(own, key=lambda f: f["time"]))
     unsaid = [d for d in deaths if d.code and d.rank not in failures]
     if unsaid:
         first = min(unsaid, key=lambda d: (d.order, d.rank))
@@ -284,6 +285,32 @@ def _log_end(directory: Path, rank: int) -> list[str]:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LONGEST))
         return file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+
+
+def flights_of(folder: Path) -> list[Path]:
+    """NCCL's records of collectives, one a rank."""
+    return sorted(path for path in folder.glob("flight_*") if path.is_file())
+
+
+class _Plain(pickle.Unpickler):
+    """NCCL writes its records as pickles of plain values; one that asks for more is not read."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def _unfinished(path: Path) -> list[str]:
+    """The collectives that a rank has begun and not ended, oldest first."""
+    try:
+        with path.open("rb") as file:
+            entries = _Plain(file).load()["entries"]
+        return [
+            f"{entry['profiling_name']}, number {entry['collective_seq_id']}, {entry['state']}"
+            for entry in entries
+            if entry["state"] != "completed"
+        ][:_LOG_LINES]
+    except (OSError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        return [f"cannot be read: {error}"]
 
 
 def _ranks(

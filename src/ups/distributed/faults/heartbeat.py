@@ -1,8 +1,9 @@
 """Where each rank is: a small memory-mapped file a rank, `RUN/heartbeats/rank_00003`, which survives any death.
 
 The rank marks the phase it enters; the supervisor reads. A hang is a phase past its deadline, and its culprit is the
-rank with the lowest (step, phase), or one that is stopped: the others wait for it. No torch here, and a mark costs
-about a microsecond.
+rank with the lowest (step, phase), or one that is stopped: the others wait for it. A step has a deadline by the clock;
+outside of steps, where one piece of work may take long, a rank hangs when it does nothing at all for as long. No torch
+here, and a mark costs about a microsecond.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ PHASES = (
     "reduce",
     "update",
     "validate",
+    "scores",
     "checkpoint",
     "end",
 )
@@ -36,13 +38,13 @@ PHASES = (
 
 _NUMBER = {phase: number for number, phase in enumerate(PHASES)}
 _STEP_PHASES = frozenset(_NUMBER[phase] for phase in ("gradients", "vote", "reduce", "update"))
-_DEADLINES = {"data": 3600.0, "validate": 3600.0, "checkpoint": 1800.0, "end": 3600.0}
-_OTHER_DEADLINE = 600.0
+_BUSY_DEADLINES = {"data": 3600.0, "validate": 3600.0}
+_BUSY_DEADLINE = 600.0
 _SLOWEST_TIMES = 20
 
 # The counter stands at both ends: a copy taken while the rank writes shows two different ones.
 _LAYOUT = struct.Struct("<QiiqiddQ")
-_TRIES = 5
+_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Heartbeat:
         self.rank, self.attempt = rank, attempt
         self._phase, self._step = 0, 0
         self._marks, self._in_step, self._slowest = 0, 0.0, 0.0
-        self._whole = False  # has this step gone through "gradients", or only through the rest of a "first step"?
+        self._counts = False  # a step that goes through a "first step" does not say how long one is
         self._time = time.monotonic()
         self._pid = os.getpid()
         self._map: mmap.mmap | None = None
@@ -84,7 +86,8 @@ class Heartbeat:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w+b") as file:
-                os.posix_fallocate(file.fileno(), 0, _LAYOUT.size)  # a hole would be SIGBUS when the disk is full
+                file.write(bytes(_LAYOUT.size))  # a hole would be SIGBUS when the disk is full
+                file.flush()
                 self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
         self.mark("start")
 
@@ -108,12 +111,14 @@ class Heartbeat:
         if self._phase in _STEP_PHASES:  # validation and checkpoints between steps do not make a step slow
             self._in_step += now - self._time
         if step is not None and step != self._step:
-            if self._whole:
+            if self._counts:
                 self._slowest = max(self._slowest, self._in_step)
-            self._in_step, self._whole = 0.0, False
-            self._step = step
+            self._in_step, self._counts, self._step = 0.0, True, step
+        if phase == "first step":
+            self._counts = False
+            if step is not None:  # of a training that begins: those of one before say nothing about it
+                self._slowest = 0.0
         self._phase = _NUMBER[phase]
-        self._whole = self._whole or phase == "gradients"
         self._time = now
         self._marks += 1
         _LAYOUT.pack_into(
@@ -140,9 +145,10 @@ def read_heartbeat(path: Path) -> Beat | None:
     for _ in range(_TRIES):
         try:
             first, second = path.read_bytes(), path.read_bytes()
-        except FileNotFoundError:
+        except OSError:
             return None
         if first != second or len(first) != _LAYOUT.size:
+            time.sleep(0.001)  # it is just being written
             continue
         begin, attempt, pid, step, phase, when, slowest, end = _LAYOUT.unpack(first)
         if begin == end > 0 and 0 <= phase < len(PHASES):
@@ -155,14 +161,16 @@ def heartbeats_of(directory: Path) -> list[Beat]:
     return [heartbeat for path in sorted(directory.glob("rank_*")) if (heartbeat := read_heartbeat(path))]
 
 
-def deadline(heartbeat: Beat, seconds: float) -> float:
-    """How long a rank may stay where it is: `seconds` or 20 slowest steps within a step, much longer elsewhere.
+def in_step(heartbeat: Beat) -> bool:
+    """Whether a rank is in a step, and somebody knows how long one is: the first of all says nothing about it."""
+    return _NUMBER[heartbeat.phase] in _STEP_PHASES and heartbeat.slowest > 0
 
-    Before a first step is finished nobody knows how long a step is, so that its deadline is long too.
-    """
-    if _NUMBER[heartbeat.phase] in _STEP_PHASES and heartbeat.slowest > 0:
+
+def deadline(heartbeat: Beat, seconds: float) -> float:
+    """How long a rank may stay where it is, at work: `seconds` or 20 slowest steps within a step, longer elsewhere."""
+    if in_step(heartbeat):
         return max(seconds, _SLOWEST_TIMES * heartbeat.slowest)
-    return _DEADLINES.get(heartbeat.phase, _OTHER_DEADLINE)
+    return max(seconds, _BUSY_DEADLINES.get(heartbeat.phase, _BUSY_DEADLINE))
 
 
 def culprit(heartbeats: Iterable[Beat]) -> Beat | None:

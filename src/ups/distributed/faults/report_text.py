@@ -36,7 +36,8 @@ def markdown(report: Mapping[str, Any]) -> str:
         *_table(report["ranks"]),
     ]
     if report["flight_recorder"]:
-        lines += ["", f"NCCL's own records of collectives: {', '.join(report['flight_recorder'])}"]
+        lines += ["", "Collectives that NCCL had begun and not ended, by its own records:", ""]
+        lines += [f"- {path}: {'; '.join(begun) or 'none'}" for path, begun in report["flight_recorder"].items()]
     first = report["rank"]
     for rank in sorted(report["ranks"], key=lambda entry: entry["rank"] != first):
         lines += _one(rank)

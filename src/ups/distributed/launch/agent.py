@@ -13,8 +13,8 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,23 +27,26 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousStateError,
     RendezvousTimeoutError,
 )
 
 from ups.distributed.faults.crash import attempt_directory
-from ups.distributed.faults.crash_report import Death, Hang, Report, write_report
-from ups.distributed.faults.heartbeat import Beat, culprit, deadline, heartbeat_path, read_heartbeat
+from ups.distributed.faults.crash_report import Death, Hang, Report, flights_of, write_report
 from ups.distributed.launch import backoff
 from ups.distributed.launch.nodes import Neighbours
-from ups.distributed.launch.outcome import Outcome, decide, outcome_of
+from ups.distributed.launch.outcome import Outcome, decide, outcome_of, reserve
 from ups.distributed.launch.rendezvous import Rendezvous
-from ups.distributed.runtime.host import host_state, is_stopped, process_use
+from ups.distributed.launch.watch import Watch, say
+from ups.distributed.runtime.host import host_state, process_use
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.signals import stop_signals
+from ups.durable import has_room
+from ups.errors import UserError
 from ups.track.jsonl import Events
 
 INTERVAL = 0.1  # seconds between two looks at the processes
-HEARTBEAT_INTERVAL = 0.5  # seconds between two looks at the heartbeats
-STACK_SECONDS = 1.0  # for the ranks to write their stacks
+STACK_SECONDS, FLIGHT_SECONDS = 1.0, 15.0  # for the ranks to write their stacks, and NCCL its records
 LEAVING = {"finished": 30.0, "mistake": 2.0, "gave_up": 2.0}  # seconds for the rest to leave after a decided end
 _MANY = 1_000_000  # restarts as far as torch is concerned; ours are counted in `backoff`
 
@@ -67,8 +70,7 @@ def run_agent(job: Job, rendezvous: Rendezvous) -> Outcome | None:
     """Start, watch and restart until the end. Returns an outcome only where no rank decided one."""
     _silence()
     agent = Agent(job, rendezvous)
-    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.signal(number, agent.ask) for number in signals}
+    before = {number: signal.signal(number, agent.ask) for number in stop_signals()}
     lost = False
     try:
         agent.run()
@@ -82,6 +84,13 @@ def run_agent(job: Job, rendezvous: Rendezvous) -> Outcome | None:
         return Outcome(
             "stopped", f"the node that hosts {rendezvous.place} is lost or cannot be reached; start all again to resume"
         )
+    except RendezvousStateError as error:
+        lost = True
+        if rendezvous.host:
+            return Outcome(
+                "stopped", f"{error}, and was not used ({rendezvous.place}); see who else is on that network"
+            )
+        raise UserError(f"{error} ({rendezvous.place}); all nodes must share the run directory") from error
     except RendezvousTimeoutError:
         return Outcome(
             "stopped", f"fewer than {rendezvous.nodes[0]} nodes met at {rendezvous.place}; start all again to resume"
@@ -118,8 +127,8 @@ class Agent(LocalElasticAgent):
         self._joining = False
         self._deaths: dict[int, tuple[int, int]] = {}  # rank: (exit code, how many were dead before it)
         self._neighbours: Neighbours | None = None
-        self._started = self._looked = self._read = 0.0
-        self._stops: dict[int, float] = {}  # pid: since when it is seen stopped
+        self._looked = 0.0
+        self._watch: Watch | None = None
         self._before = host_state()
         self._unwritten = 0  # crashes that could not be counted on the disk
 
@@ -133,7 +142,8 @@ class Agent(LocalElasticAgent):
             return
         self._asked = time.monotonic()
         text = f"stopping: the ranks have {self.job.grace:.0f} s to save and leave; Ctrl-C again kills them\n"
-        os.write(2, text.encode())  # not print: a signal may come within a print
+        with suppress(OSError):  # a terminal that was closed
+            os.write(2, text.encode())  # not print: a signal may come within a print
         if self._joining:
             raise Interrupted
         self._signal(signal.SIGTERM)
@@ -159,12 +169,15 @@ class Agent(LocalElasticAgent):
         self._neighbours = Neighbours(worker_group, self.attempt + 1)
         self.attempt = self._neighbours.attempt
         self._remaining_restarts = _MANY - self.attempt  # so that TORCHELASTIC_RESTART_COUNT is the attempt
+        reserve(self.job.directory)  # if a rank was killed while it decided
         folder = attempt_directory(self.job.directory, self.attempt)
         folder.mkdir(parents=True, exist_ok=True)
-        os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = str(folder / "flight_")
+        os.environ["TORCH_FR_DUMP_TEMP_FILE"] = str(folder / "flight_")
+        os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(folder / "dump_")
         self._deaths.clear()
         self._before = host_state()
-        self._started = self._looked = time.monotonic()
+        self._looked = time.monotonic()
+        self._watch = Watch(self.job.directory, self.job.config.deadline, self.attempt, self._neighbours)
         started = super()._start_workers(worker_group)
         if self._asked is not None:  # the signal came while the processes were being made
             self._signal(signal.SIGTERM)
@@ -182,7 +195,7 @@ class Agent(LocalElasticAgent):
         self._look()
         if self._asked is not None or outcome_of(self.job.directory):
             return self._leave()
-        hang = None if self._deaths else self._hang()
+        hang = None if self._deaths or self._watch is None else self._watch.hang(self._living())
         if self._deaths or hang:
             return self._crash(hang)
         self._looked = time.monotonic()
@@ -205,34 +218,6 @@ class Agent(LocalElasticAgent):
         for rank, process in self._processes().items():
             if rank not in self._deaths and (code := process.poll()) is not None:
                 self._deaths[rank] = code, len(self._deaths)
-
-    def _heartbeat(self, rank: int, process: Any) -> Beat:
-        """A rank's heartbeat; one that has not left any yet is starting."""
-        heartbeat = read_heartbeat(heartbeat_path(self.job.directory, rank))
-        if heartbeat is None or heartbeat.attempt != self.attempt:
-            return Beat(rank, self.attempt, process.pid, 0, "start", self._started, 0.0)
-        return heartbeat
-
-    def _hang(self) -> Hang | None:
-        """The rank of this node that all wait for, if it is past its deadline; another node judges its own.
-
-        One that is stopped does no work that could take long: it has a step's deadline from when it was seen so.
-        """
-        now = time.monotonic()
-        if now - self._read < HEARTBEAT_INTERVAL or self._neighbours is None:
-            return None
-        self._read = now
-        lowest = culprit(self._heartbeat(rank, process) for rank, process in self._living().items())
-        if lowest is None:
-            return None
-        stopped = is_stopped(lowest.pid)
-        self._stops = {lowest.pid: self._stops.get(lowest.pid, now)} if stopped else {}
-        since = self._stops.get(lowest.pid, lowest.time)
-        limit = self.job.config.deadline if stopped else deadline(lowest, self.job.config.deadline)
-        waits_for_another = self._neighbours.lower_than((-1, 0) if stopped else lowest.order)
-        if waits_for_another or now - since <= limit:
-            return None
-        return Hang(lowest, now - since, limit, self._neighbours.lost(), stopped)
 
     # Ending
 
@@ -288,14 +273,30 @@ class Agent(LocalElasticAgent):
             what = f"rank {', '.join(map(str, sorted(self._deaths)))} failed, and no report could be written ({error})"
             report = Report(self.job.directory / "crash", None, "unknown", what, what)
             crashes = self._unwritten
+        reason = None
         if crashes > self.job.config.restarts:
-            say(f"{report.what}; giving up")
             reason = f"{crashes} crashes in a row without progress; {report.cause} See {report.path}"
+        elif not self._await_room():
+            reason = f"{report.what}, and the disk of {self.job.directory} is full; free some space"
+        if reason is not None:
+            say(f"{report.what}; giving up")
             decide(self.job.directory, Outcome("gave_up", reason, report.rank or 0))
             self._remaining_restarts = 0
         else:
             say(f"{report.what}; restarting from the last checkpoint (attempt {self.attempt + 1})")
         return RunResult(WorkerState.FAILED)
+
+    def _await_room(self) -> bool:
+        """A start needs some room on the disk: wait for it, until asked to stop, as long as the user allows."""
+        end, said = time.monotonic() + self.job.config.disk_patience, False
+        while self._asked is None and not has_room(self.job.directory):
+            if time.monotonic() > end:
+                return False
+            if not said:
+                say(f"the disk of {self.job.directory} is full; the ranks start again when there is room")
+            said = True
+            time.sleep(INTERVAL)
+        return True
 
     def _await_stacks(self, hang: Hang | None) -> None:
         """Ask the ranks for their stacks and wait a moment for them, and for whoever is still dying.
@@ -310,7 +311,13 @@ class Agent(LocalElasticAgent):
                 sizes[rank] = path.stat().st_size
                 process.send_signal(signal.SIGUSR1)
                 process.send_signal(signal.SIGCONT)  # one that was stopped writes only when it goes on
-        end = time.monotonic() + STACK_SECONDS
+        pipes = list(folder.glob("dump_*.pipe")) if hang else []
+        for pipe in pipes:  # NCCL looks into it once a second, and writes what its collectives wait for
+            with suppress(OSError):  # nobody reads it any more
+                descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+                os.write(descriptor, b"1\n")
+                os.close(descriptor)
+        end = time.monotonic() + (FLIGHT_SECONDS if pipes else STACK_SECONDS)
         while time.monotonic() < end:
             time.sleep(INTERVAL / 2)
             self._look()
@@ -319,6 +326,7 @@ class Agent(LocalElasticAgent):
                 for rank, size in sizes.items()
             )
             told = any(code == 0 or code < 0 for code, _ in self._deaths.values())
+            written = written and len(flights_of(folder)) >= len(pipes)
             if written and (hang or told or len(self._deaths) == len(self._processes())):
                 time.sleep(INTERVAL / 2)  # for the end of a stack whose beginning is there
                 return
@@ -367,10 +375,6 @@ class Agent(LocalElasticAgent):
                 os.killpg(process.pid, number)  # each rank leads a session of its own
             else:
                 process.send_signal(number)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _silence() -> None:

@@ -57,8 +57,10 @@ def clear(directory: Path) -> None:
     """The job ended by decision: the next one starts without a past."""
     known = _read(directory)
     kept = {key: value for key, value in known.items() if key == "micro_batch"}
-    if kept != known:
+    if kept and kept != known:
         _write(directory, kept)
+    elif not kept:  # which needs no room on the disk
+        (directory / "backoff.json").unlink(missing_ok=True)
 
 
 def note_out_of_memory(directory: Path, attempt: int, task: str, micro_batch: int) -> None:

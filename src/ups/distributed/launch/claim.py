@@ -12,25 +12,30 @@ from typing import IO
 from ups.errors import UserError
 from ups.locks import held
 
+LOCK = ".lock"
+
 
 @contextmanager
 def claimed(directory: Path, rendezvous: str | None = None) -> Iterator[None]:
     """The directory, made if need be, ours until we leave or die; nodes that meet at the same address share it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / ".lock"
+        path = directory / LOCK
         lock = path.open("a+")
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}; choose another --runs folder") from error
+    in_use = UserError(f"{directory} is in use by another process; wait for it, or give another name=...")
     with lock:
         if held(lock, path):
             lock.truncate(0)
             lock.write(rendezvous or "")
             lock.flush()
         elif rendezvous is None or not _says(lock, rendezvous):
-            raise UserError(f"{directory} is in use by another process; wait for it, or give another name=...")
+            raise in_use
         if rendezvous is not None:
             fcntl.flock(lock, fcntl.LOCK_SH)
+            if not _says(lock, rendezvous):  # to share it, a lock is let go for a moment, in which another may take it
+                raise in_use
         yield
 
 

@@ -31,6 +31,11 @@ class Neighbours:
             known = [self._get("attempt", node) for node in self._others()]
             self.attempt = max([attempt, *(value[0] for value in known if value)])
 
+    @property
+    def others(self) -> int:
+        """How many other nodes there are."""
+        return self._size - 1
+
     def lower_than(self, order: tuple[int, int]) -> bool:
         """Tell the others where this node is; is one of them, alive, further behind?"""
         if self._size == 1:

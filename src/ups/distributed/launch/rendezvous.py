@@ -3,24 +3,37 @@
 When the network between nodes is cut, the side that has the store goes on and the other one must stop: both write to
 one run directory. A node whose connection to the store is silent for SILENCE seconds kills its ranks and leaves; the
 others start again without it only after it has missed three heartbeats and a last call for it, which takes longer.
+
+Stores listen on the address of the rendezvous alone, the loopback where there is one node. Torch unpickles what it
+finds in its store, so that it is shown only what a node signed that can read `RUN/.secret`, which only the owner may.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import hmac
 import logging
 import os
+import secrets
 import socket
 import struct
 import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.elastic.rendezvous.api import RendezvousStateError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousBackend,
+    RendezvousTimeout,
+    Token,
+)
 
 from ups.errors import UserError
 
@@ -49,25 +62,74 @@ class Rendezvous:
     interface: str | None
 
 
-def join(name: str, least: int, most: int, place: str | None) -> Rendezvous:
-    """Open the rendezvous of job `name` at `place`, HOST:PORT, or on a free port of the loopback."""
-    if place is None:
-        store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=_ANSWER), wait_for_workers=False)
-        return _joined(name, least, most, store, True, f"127.0.0.1:{store.port}", "127.0.0.1")
-    host, port = _end_point(place)
-    if _can_host(host, port, place):
-        store = TCPStore(host, port, is_master=True, timeout=timedelta(seconds=_ANSWER), wait_for_workers=False)
-        store.set(_OWNER, name)
-        return _joined(name, least, most, store, True, place, host)
-    store = _reach(name, host, port, place, alone=most == 1)
-    return _joined(name, least, most, store, False, place, _address_towards(host, port))
+def join(directory: Path, least: int, most: int, place: str | None) -> Rendezvous:
+    """Open the rendezvous of the job in `directory` at `place`, HOST:PORT, or on a free port of the loopback."""
+    name = f"ups-{directory.name}"
+    host, port = ("127.0.0.1", 0) if place is None else _end_point(place)
+    server = _server(host, port, place)
+    if server is None:
+        assert place is not None
+        store = _reach(name, host, port, place, alone=most == 1)
+        return _joined(directory, least, most, store, False, place, _address_towards(host, port))
+    port = server.getsockname()[1]
+    answer = timedelta(seconds=_ANSWER)
+    store = TCPStore(
+        host, port, is_master=True, timeout=answer, wait_for_workers=False, master_listen_fd=server.detach()
+    )
+    store.set(_OWNER, name)
+    return _joined(directory, least, most, store, True, place or f"{host}:{port}", host)
 
 
-def _joined(name: str, least: int, most: int, store: TCPStore, host: bool, place: str, address: str) -> Rendezvous:
+class _Signed(RendezvousBackend):
+    """A rendezvous' state, signed: what others than this run's nodes have written is refused before it is unpickled."""
+
+    def __init__(self, store: TCPStore, name: str, secret: bytes) -> None:
+        self._inner, self._secret = C10dRendezvousBackend(store, name), secret
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        found = self._inner.get_state()
+        return found and (self._checked(found[0]), found[1])
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        found = self._inner.set_state(self._signature(state) + state, token)
+        return found and (self._checked(found[0]), *found[1:])
+
+    def _signature(self, state: bytes) -> bytes:
+        return hmac.digest(self._secret, state, hashlib.sha256)
+
+    def _checked(self, signed: bytes) -> bytes:
+        size = hashlib.sha256().digest_size
+        signature, state = signed[:size], signed[size:]
+        if not hmac.compare_digest(signature, self._signature(state)):
+            raise RendezvousStateError("what is at the rendezvous was not written by a node of this run")
+        return state
+
+
+def _secret(directory: Path) -> bytes:
+    """What all nodes of a run know and nobody else, made by whoever is first."""
+    path = directory / ".secret"
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    except FileExistsError:
+        end = time.monotonic() + REACH
+        while path.stat().st_size < 64 and time.monotonic() < end:  # another node is just writing it
+            time.sleep(_LOOK)
+    return path.read_bytes()
+
+
+def _joined(
+    directory: Path, least: int, most: int, store: TCPStore, host: bool, place: str, address: str
+) -> Rendezvous:
+    name = f"ups-{directory.name}"
     handler = DynamicRendezvousHandler.from_backend(
         name,
         store,
-        C10dRendezvousBackend(store, name),
+        _Signed(store, name, _secret(directory)),
         least,
         most,
         address,
@@ -88,17 +150,14 @@ def _end_point(place: str) -> tuple[str, int]:
         raise UserError(f"--rendezvous {place}: {host} is no host known here ({error.strerror})") from error
 
 
-def _can_host(host: str, port: int, place: str) -> bool:
-    """Is HOST this node, and the port free?"""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that an ended job left is free
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):  # another node, or a job on this one
-                return False
-            raise UserError(f"--rendezvous {place}: cannot use that port ({error.strerror}); name another") from error
-    return True
+def _server(host: str, port: int, place: str | None) -> socket.socket | None:
+    """Listens at HOST:PORT, if HOST is this node and the port free; one that an ended job left is."""
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):  # another node, or a job on this one
+            return None
+        raise UserError(f"--rendezvous {place}: cannot use that port ({error.strerror}); name another") from error
 
 
 def _reach(name: str, host: str, port: int, place: str, alone: bool) -> TCPStore:

@@ -11,11 +11,13 @@ from pydantic import BaseModel
 
 from ups.config.load import save_config
 from ups.config.settings import decisive
-from ups.distributed.launch.claim import claimed
+from ups.distributed.launch.claim import LOCK, claimed
 from ups.errors import UserError
 
 _WORK = ("data", "store", "stages")
 """What a run has once its configuration led to something."""
+_FILES = ("config.yaml", "metrics.json", "report.html", "events.jsonl", "outcome.json", "env.json")
+"""What a run writes beside its folders: where there has been no run, they are the user's own."""
 _TRAINED = {"stages", "compare", "training", "plugins", "evaluation", "name"}
 """What may change in a run: each stage compares its own settings with those it was trained with."""
 
@@ -28,6 +30,12 @@ def claimed_run(
 
     One that led to nothing, such as a wrong path of the data, gives way to its correction; not to another node's.
     """
+    if not (directory / LOCK).exists() and not any(directory.glob("stages/*/checkpoints")):
+        for name in _FILES:
+            if (directory / name).exists():
+                raise UserError(
+                    f"{directory} holds a {name} that is no run's and would be replaced; give another name= or --runs"
+                )
     with claimed(directory, rendezvous):
         if before is not None and (begun(directory) or rendezvous is not None):
             check_same(directory, config, before)

@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def supervise(
         from ups.distributed.launch.agent import Job, run_agent
         from ups.distributed.launch.rendezvous import join
 
-        rendezvous = join(f"ups-{directory.name}", least, most, address)
+        rendezvous = join(directory, least, most, address)
     before = _forget_last_job(directory) if rendezvous.host else None
     job = Job(tuple(command), directory, ranks, config, _grace(), tuple(shown or command))
     variables = rank_variables(directory, ranks, config, os.environ, interface=rendezvous.interface)
@@ -96,6 +96,8 @@ def rank_variables(
         wished |= {"OMP_WAIT_POLICY": "PASSIVE", SPIN: "0"}  # spinning threads of several ranks starve one another
     if interface is not None:
         wished["GLOO_SOCKET_IFNAME"] = interface  # else gloo asks what address the host's name has, often a wrong one
+    if interface == "lo":
+        wished["NCCL_SOCKET_IFNAME"] = interface  # nobody else has to reach ranks of one node
     if "PYTORCH_ALLOC_CONF" not in given:
         wished["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     return {name: value for name, value in wished.items() if name not in given} | {
@@ -120,7 +122,8 @@ def rank_starts() -> None:
     log = Path(os.environ["UPS_RUN"]) / "logs" / f"rank{rank}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.write(descriptor, f"--- attempt {attempt}, {datetime.now(UTC).isoformat(timespec='seconds')}\n".encode())
+    with suppress(OSError):  # a full disk
+        os.write(descriptor, f"--- attempt {attempt}, {datetime.now(UTC).isoformat(timespec='seconds')}\n".encode())
     for stream, number in ((sys.stderr, 2), (sys.stdout, 1)):
         if number == 2 or rank > 0:
             stream.flush()

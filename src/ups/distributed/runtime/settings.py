@@ -44,6 +44,9 @@ class RuntimeConfig(Strict):
     restarts: Annotated[int, Field(ge=0)] = Field(
         default=3, description="crashes in a row without progress, then give up"
     )
+    disk_patience: PositiveFloat = Field(
+        default=3600.0, description="seconds a disk may refuse checkpoints, while training goes on, then give up"
+    )
     replica_check_every: Positive = Field(default=100, description="steps between comparisons of the ranks' parameters")
     tracking: list[Literal["tensorboard"]] = Field(
         default=[], description="where events go besides events.jsonl; tensorboard is an optional extra"

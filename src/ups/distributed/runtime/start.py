@@ -12,22 +12,21 @@ All groups have long time-outs that nobody changes: dead peers are found by thei
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import signal
+import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store as _default_store
 
@@ -38,24 +37,18 @@ from ups.distributed.faults.watchdog import watching
 from ups.distributed.launch.outcome import supervised
 from ups.distributed.runtime.preflight import left_idle, preflight
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.signals import StopFlag, stoppable
 from ups.errors import GaveUp, Stopped, UserError
 from ups.track.environment import software
 
 Result = TypeVar("Result")
 
-TIMEOUT = timedelta(minutes=30)
-GRACE = float(os.environ.get("UPS_GRACE", "20"))
-"""Seconds a rank has to save and leave after a signal; then it is ended the hard way."""
+TIMEOUT = timedelta(hours=2)
+"""Of collectives: longer than any phase in which a peer may rightly be."""
+_SEEN = 10.0  # seconds in which a file that one node writes must be seen by the others
 _HEARING = 2.0  # seconds rank 0 waits for the others to hear of its failure
 _ENDS = {kind.__name__: kind for kind in (UserError, Stopped, GaveUp)}
 """Ends by decision: the ranks that follow one decide the same."""
-
-
-@dataclass
-class StopFlag:
-    """Set by a signal, read between steps. A second Ctrl-C stops at once, the usual way."""
-
-    asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,14 +126,16 @@ class Runtime:
         heartbeat = Heartbeat(heartbeats, ranks.rank, ranks.attempt)
         heartbeat.mark("init", 0)
         stop = StopFlag()
-        with _signals(stop, ranks), _threads(config, ranks) as threads:
+        with stoppable(stop, ranks.launched, ranks.rank, directory), _threads(config, ranks) as threads:
             device = _device(cuda, ranks)
             notes = preflight(cuda, ranks.size)
             if cuda and torch.version.cuda is not None:
                 notes += left_idle(config.tf32, torch.cuda.get_device_capability(device))
             ballots = control = saving = None
             if ranks.launched:
-                dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=device if cuda else None)
+                who = {"store": _store(ranks), "rank": ranks.rank, "world_size": ranks.size}
+                own = device if cuda else None
+                dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, device_id=own, **who)
                 control, saving = _group(), _group()
                 if ranks.size == ranks.local_size and directory is not None:
                     barrier = partial(dist.barrier, control)
@@ -187,11 +182,38 @@ class Runtime:
         return values
 
     def in_turn(self, what: str, work: Callable[[], Result]) -> Result:
-        """Rank 0 does the work, for as long as it takes; then the others do it too, and find it mostly done."""
+        """Rank 0 does the work, for as long as it takes; then the first rank of every other node, which may have
+        files of its own; then the others do it too, and find it mostly done.
+        """
         if self.rank == 0:
             return self._telling(what, work)
         self._wait_for(what)
+        node = f" on node {self.rank // self.ranks.local_size}"
+        if self.ranks.local_rank == 0:
+            return self._telling(what, work, node)
+        if self.rank >= self.ranks.local_size:
+            self._wait_for(what, node)
         return work()
+
+    def check_shared(self, directory: Path) -> None:
+        """Refuse to go on where ranks do not see one another's files in the directory of the run."""
+        if self.size == 1:
+            return
+        proof = directory / "heartbeats" / f"shared_{self.from_first('proof', lambda: uuid.uuid4().hex)}"
+        if self.rank == 0:
+            proof.touch()
+        seen, until = False, time.monotonic() + _SEEN
+        while not seen and time.monotonic() < until:
+            seen = proof.name in os.listdir(proof.parent)  # which network file systems ask their server for
+            time.sleep(0 if seen else 0.1)
+        blind = [rank for rank, saw in enumerate(self.gather(seen)) if not saw]
+        if self.rank == 0:
+            proof.unlink()
+        if blind:
+            raise UserError(
+                f"rank {', '.join(map(str, blind))} does not see what rank 0 writes to {directory}; all nodes must "
+                "share the run directory"
+            )
 
     def from_first(self, what: str, work: Callable[[], Result]) -> Result:
         """Rank 0 does the work, for as long as it takes; every rank gets its result."""
@@ -319,6 +341,15 @@ def _device(cuda: bool, ranks: Ranks) -> torch.device:
     return device
 
 
+def _store(ranks: Ranks) -> TCPStore | None:
+    """Where the ranks of a supervisor meet: it listens on their own network alone. None: as their launcher says."""
+    if not supervised():
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listening = socket.create_server((address, port)).detach() if ranks.rank == 0 else None
+    return TCPStore(address, port, ranks.size, ranks.rank == 0, TIMEOUT, master_listen_fd=listening)
+
+
 def _group() -> ProcessGroup:
     """All ranks again, on gloo, whatever the device."""
     group = dist.new_group(backend="gloo", timeout=TIMEOUT)
@@ -365,28 +396,3 @@ def _threads(config: RuntimeConfig, ranks: Ranks) -> Iterator[int]:
         yield threads
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _signals(stop: StopFlag, ranks: Ranks) -> Iterator[None]:
-    """SIGINT and SIGTERM set the flag; a rank that has not left GRACE seconds later is ended the hard way.
-
-    Python sees a signal only between its own instructions: a rank stuck in native code is its launcher's to end.
-    """
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if not stop.asked and ranks.launched:
-            faulthandler.dump_traceback_later(GRACE, exit=True)
-        elif stop.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.asked = True
-
-    handled: Sequence[int] = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.signal(number, ask) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if stop.asked:
-            faulthandler.cancel_dump_traceback_later()
