@@ -90,7 +90,7 @@ class Solved(Equation):
     `name`, `title`, `formula`, `solver`, `published_name`, `solutions`, `rate` and `coarse`. All sides are of one kind,
     `sides`, with the values `wall`. `conserved` are the channels whose means are kept, `named` the settings that are
     parameters of the equation, `told` whether a model is told them, `vectors` names the vector that a channel is a
-    component of.
+    component of; `positive` channels are learned as their logarithms.
     """
 
     channels: ClassVar[tuple[str, ...]] = ("u",)
@@ -104,6 +104,7 @@ class Solved(Equation):
     conserved: ClassVar[tuple[str, ...]] = ()
     named: ClassVar[tuple[str, ...]] = ()
     vectors: ClassVar[Mapping[str, str]] = {}
+    positive: ClassVar[tuple[str, ...]] = ()
     history: ClassVar[int] = 1
     told: ClassVar[bool] = True
     points: int
@@ -111,7 +112,13 @@ class Solved(Equation):
     duration: float
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+        """Refuse what no transient solver can make sense of."""
+        if self.points < 4:
+            raise UserError(f"{self.name}: points is {self.points}; give at least 4")
+        if self.frames < 2:
+            raise UserError(f"{self.name}: frames is {self.frames}; give at least 2")
+        if not 0 < self.duration < math.inf:
+            raise UserError(f"{self.name}: duration is {self.duration}; give a positive time")
 
     @property
     def extent(self) -> tuple[tuple[float, float], ...]:
@@ -141,7 +148,10 @@ class Solved(Equation):
         return TaskSpec(
             name=self.name,
             dimension=self.dimension,
-            channels=tuple(Channel(name, vector=self.vectors.get(name)) for name in self.channels),
+            channels=tuple(
+                Channel(name, "log" if name in self.positive else "identity", self.vectors.get(name))
+                for name in self.channels
+            ),
             boundary=self.boundary,
             parameters=tuple(self.parameters) if self.told else (),
             static=self.static,
@@ -160,7 +170,21 @@ class Solved(Equation):
         self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"] | None = None, device: Device = "cpu"
     ) -> Batch:
         times = self.times if times is None else times
-        return solved_batch(self, ids, times, *self.solutions(seed, ids, times, device))
+        values, static = self.solutions(seed, ids, times, device)
+        count, device = len(ids), values.device
+        return Batch(
+            task=self.name,
+            values=values.to(torch.float32),
+            times=times.to(device).expand(count, -1),
+            grid=self.grid,
+            boundary=self.boundary,
+            parameters={
+                name: torch.full((count,), value, dtype=torch.float64, device=device)
+                for name, value in self.parameters.items()
+            },
+            static={name: value.to(torch.float32) for name, value in static.items()},
+            ids=torch.tensor(list(ids), dtype=torch.int64, device=device),
+        )
 
 
 class Equation1D(Solved):
@@ -199,37 +223,3 @@ def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B steps *space C
 def frame_times(frames: int, duration: float) -> Float[Tensor, " T"]:
     """`frames` equal steps from 0 to `duration`."""
     return torch.arange(frames, dtype=torch.float64) * (duration / (frames - 1))
-
-
-def check_transient(name: str, points: int, frames: int, duration: float) -> None:
-    """Refuse what no transient solver can make sense of."""
-    if points < 4:
-        raise UserError(f"{name}: points is {points}; give at least 4")
-    if frames < 2:
-        raise UserError(f"{name}: frames is {frames}; give at least 2")
-    if not 0 < duration < math.inf:
-        raise UserError(f"{name}: duration is {duration}; give a positive time")
-
-
-def solved_batch(
-    equation: Equation,
-    ids: Sequence[int],
-    times: Float[Tensor, " T"],
-    values: Float[Tensor, "B T *space C"],
-    static: Static | None = None,
-) -> Batch:
-    """Pack float64 solutions as the float32 batch that readers and writers pass around."""
-    count, device = len(ids), values.device
-    return Batch(
-        task=equation.name,
-        values=values.to(torch.float32),
-        times=times.to(device).expand(count, -1),
-        grid=equation.grid,
-        boundary=equation.boundary,
-        parameters={
-            name: torch.full((count,), value, dtype=torch.float64, device=device)
-            for name, value in equation.parameters.items()
-        },
-        static={name: value.to(torch.float32) for name, value in (static or {}).items()},
-        ids=torch.tensor(list(ids), dtype=torch.int64, device=device),
-    )
