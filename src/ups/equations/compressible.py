@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.equations import flow_states
-from ups.equations.base import Device, Solution, Solved, Static
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.euler import GAMMA, Gas, conserved, primitive
 from ups.equations.schemes.marching import block_means, march
 from ups.equations.schemes.muscl import cover
@@ -25,7 +25,7 @@ _SLOWEST, _FASTEST = 0.01, 5.0
 
 
 @dataclass(frozen=True)
-class _Compressible(Solved):
+class _Compressible(Equation):
     """What both dimensions share; the equations are those of `euler.Gas`."""
 
     points: int = 128

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Solution, Solved, Static
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
@@ -38,7 +38,7 @@ _PATTERNS = {
 
 
 @dataclass(frozen=True)
-class GrayScott(Solved):
+class GrayScott(Equation):
     """∂A/∂t = δ_A ∇²A − AB² + F(1 − A),  ∂B/∂t = δ_B ∇²B + AB² − (F + k)B on the periodic square (−1, 1)².
 
     A feeds B, which copies itself, and is itself fed at the rate F; B is removed at F + k. From small seeds of B,

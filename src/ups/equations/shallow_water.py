@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Solution, Solved, Static
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.fused import fused
 from ups.equations.schemes.marching import block_means, march
 from ups.equations.schemes.muscl import attempt_heun, cover, face_states, heun, longest_step, with_inflow
@@ -27,7 +27,7 @@ _LENGTH = _EXTENT[1] - _EXTENT[0]
 
 
 @dataclass(frozen=True)
-class ShallowWater(Solved):
+class ShallowWater(Equation):
     """∂h/∂t + ∇·(hv) = 0,  ∂(hv)/∂t + ∇·(hvv) + ∇(h²/2) = 0 on (−2.5, 2.5)², gravity 1, open on all sides.
 
     A circular dam breaks: depth 2 within a radius r ~ U(0.3, 0.7), 1 outside, at rest. A bore runs out and a

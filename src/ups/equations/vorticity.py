@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Solution, Solved, Static
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
@@ -29,7 +29,7 @@ _MOST_POINTS = 1024
 
 
 @dataclass(frozen=True)
-class Vorticity(Solved):
+class Vorticity(Equation):
     """∂ω/∂t + v·∇ω = ν ∇²ω + 0.1 (sin 2π(x + y) + cos 2π(x + y)), v = (∂ψ/∂y, −∂ψ/∂x), −∇²ψ = ω, periodic unit square.
 
     The data of the Fourier neural operator's paper: vortices of a smooth random start merge while a diagonal shear is
