@@ -60,7 +60,13 @@ class Vorticity(Equation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_viscosity(self.name, self.nu, self.points)
+        if not (math.isfinite(self.nu) and self.nu > 0):
+            raise UserError(f"vorticity: nu is {self.nu}; give a positive viscosity")
+        if points_needed(self.nu) > max(_MOST_POINTS, self.points):
+            raise UserError(
+                f"vorticity: nu is {self.nu}, for whose smallest vortices {_MOST_POINTS} points are too few; "
+                "give at least 1e-6"
+            )
 
     @property
     def refinement(self) -> int:
@@ -132,15 +138,6 @@ class Vorticity(Equation):
 def points_needed(nu: float) -> float:
     """Points an axis that keep waves up to 1.5 √(ω/ν) for ω = 2, a third of which may be kept: 3 · 1.5 √(2/ν)/2π."""
     return 3 * 1.5 * math.sqrt(2 / nu) / (2 * math.pi)
-
-
-def check_viscosity(name: str, nu: float, points: int) -> None:
-    if not (math.isfinite(nu) and nu > 0):
-        raise UserError(f"{name}: nu is {nu}; give a positive viscosity")
-    if points_needed(nu) > max(_MOST_POINTS, points):
-        raise UserError(
-            f"{name}: nu is {nu}, for whose smallest vortices {_MOST_POINTS} points are too few; give at least 1e-6"
-        )
 
 
 def velocities(spectrum: Complex[Tensor, "B K L"], n: int) -> Float[Tensor, "B 2 n n"]:
