@@ -85,14 +85,12 @@ class Plan:
 
 
 @contextmanager
-def planned(
-    path: Path, key: str, arrays: Mapping[str, ArraySource], progress: Tick, *, rebuild: bool = False
-) -> Iterator[Plan]:
+def planned(path: Path, key: str, arrays: Mapping[str, ArraySource], progress: Tick) -> Iterator[Plan]:
     """What is to be done to complete the store at `path`, which is ours alone meanwhile if it is anything."""
     shapes = {name: (tuple(source.shape), np.dtype(source.dtype).name) for name, source in arrays.items()}
     for name, (shape, dtype) in shapes.items():
         check_array(name, shape, dtype)
-    if not rebuild and (index := _ours(path, key, shapes)):
+    if index := _ours(path, key, shapes):
         todo = _plan(key, shapes, _shards_of(path, index))
         if not todo.missing:  # nothing is written, so that a store can be used where nothing may be
             yield todo
@@ -101,9 +99,6 @@ def planned(
         path.mkdir(parents=True, exist_ok=True)
     with _alone(path, lambda: progress(*_seen(path, shapes))):
         with explained(path):
-            if rebuild:  # without an index or a claim, the shards belong to nobody
-                (path / INDEX).unlink(missing_ok=True)
-                (path / PARTIAL).unlink(missing_ok=True)
             index = _ours(path, key, shapes)
             if index is None and not (path / PARTIAL).exists():
                 for file in _shard_files(path):  # of an unknown key: none of them may end up in this store
