@@ -125,9 +125,7 @@ def fill(manifest: Manifest, into: Mapping[str, Shaped[Tensor, "..."]]) -> None:
     reader = HuggingFaceStorageReader(str(manifest.path))
     metadata = reader.read_metadata()
     wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in into.items()}
-    entries: Mapping[str, Any] = metadata.state_dict_metadata
-    stored = {name: (tuple(entry.size), entry.properties.dtype) for name, entry in entries.items()}
-    _check(stored, wanted, manifest.path)
+    _check(_kinds(metadata.state_dict_metadata), wanted, manifest.path)
     planner = DefaultLoadPlanner()
     planner.set_up_planner({name: tensor.detach() for name, tensor in into.items()}, metadata, is_coordinator=True)
     reader.set_up_storage_reader(metadata, is_coordinator=True)
@@ -223,6 +221,10 @@ def _verified(path: Path) -> Manifest:
 
 
 _Kind = tuple[tuple[int, ...], torch.dtype]
+
+
+def _kinds(entries: Mapping[str, Any]) -> dict[str, _Kind]:
+    return {name: (tuple(entry.size), entry.properties.dtype) for name, entry in entries.items()}
 
 
 def _check(stored: Mapping[str, _Kind], expect: Mapping[str, _Kind], path: Path) -> None:
