@@ -15,8 +15,8 @@ from torch import Tensor
 from ups.equations import flow_states
 from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.euler import GAMMA, Gas, conserved, primitive
-from ups.equations.schemes.marching import block_means, march
-from ups.equations.schemes.muscl import cover
+from ups.equations.schemes.marching import block_means
+from ups.equations.schemes.muscl import states
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Invariant
 
@@ -89,14 +89,8 @@ class _Compressible(Equation):
     def _states(
         self, w0: Float[Tensor, "B C *space"], times: Float[Tensor, " T"]
     ) -> Iterator[Float[Tensor, "B C *space"]]:
-        gas, u = self.gas(w0.shape[2:]), conserved(w0)
-        if not gas.admissible(u).all():
-            raise UserError(f"{self.name}: a start has density or pressure that is not positive; give positive ones")
-
-        def advance(u: Tensor, now: float, later: float) -> Tensor:
-            return cover(gas, u, later - now)
-
-        yield from map(primitive, march(self.name, u, times, advance))
+        refusal = "a start has density or pressure that is not positive; give positive ones"
+        return map(primitive, states(self.gas(w0.shape[2:]), conserved(w0), times, refusal))
 
     def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
         """∂/∂t of density, pressure and velocity, from central fluxes of ρ, E and ρv: density's sums to zero.
@@ -123,8 +117,8 @@ class _Compressible(Equation):
         """The initial states of the given trajectories; each depends on (seed, index) alone."""
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
-        states = self._states(self.start(seed, ids, device), times)
-        frames = torch.stack([w.to(torch.float32) for w in states], 1)
+        rolled = self._states(self.start(seed, ids, device), times)
+        frames = torch.stack([w.to(torch.float32) for w in rolled], 1)
         return frames.movedim(2, -1), {}
 
 

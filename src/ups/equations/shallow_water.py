@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.fused import fused
-from ups.equations.schemes.marching import block_means, march
-from ups.equations.schemes.muscl import attempt_heun, cover, face_states, heun, longest_step, with_inflow
+from ups.equations.schemes.marching import block_means
+from ups.equations.schemes.muscl import attempt_heun, face_states, heun, longest_step, states, with_inflow
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Invariant, Kind
@@ -77,13 +77,7 @@ class ShallowWater(Equation):
 
     def _states(self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]) -> Iterator[Float[Tensor, "B 3 X Y"]]:
         water = Water(self.name, (_LENGTH / u0.shape[2], _LENGTH / u0.shape[3]))
-        if not water.admissible(u0).all():
-            raise UserError(f"{self.name}: a start has a depth that is not positive; the bed must be wet everywhere")
-
-        def advance(u: Tensor, now: float, later: float) -> Tensor:
-            return cover(water, u, later - now)
-
-        yield from march(self.name, u0, times, advance)
+        return states(water, u0, times, "a start has a depth that is not positive; the bed must be wet everywhere")
 
     def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
         raise UserError(
@@ -110,8 +104,8 @@ class ShallowWater(Equation):
         return _at_rest(_OUTSIDE + (_INSIDE - _OUTSIDE) * share)
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
-        states = self._states(self.start(seed, ids, device), times)
-        depths = torch.stack([u[:, 0].to(torch.float32) for u in states], 1)  # all that is stored, as it is stored
+        rolled = self._states(self.start(seed, ids, device), times)
+        depths = torch.stack([u[:, 0].to(torch.float32) for u in rolled], 1)  # all that is stored, as it is stored
         return depths[..., None], {}
 
 
