@@ -9,11 +9,10 @@ import torch
 import yaml
 from test_statistics import InMemory
 
-from ups.data.formats.well.tree import well_stats
 from ups.data.generate.make import generate
 from ups.data.open import open_dataset
 from ups.data.prepare import moments as moments_module
-from ups.data.prepare.moments import by_kind, moments, write_statistics
+from ups.data.prepare.moments import by_kind, moments, well_stats, write_statistics
 from ups.equations import Advection, Darcy
 from ups.errors import UserError
 

@@ -80,13 +80,13 @@ def test_a_filler_is_a_sample_of_the_same_task_and_has_weight_zero(sampler, step
     for part in sampler.indices(step, 0):
         samples = set(zip(*triple(part), strict=True))
         for rank in range(size):
-            padded, own = part.padded(rank, size), part.slice_for(rank, size)
+            padded, own = part.padded(rank, size), range(rank * len(part) // size, (rank + 1) * len(part) // size)
             assert padded.weights.dtype == torch.float32 and len(padded) == math.ceil(len(part) / size)
             assert padded.weights.tolist() == [1.0] * len(own) + [0.0] * (len(padded) - len(own))
-            assert padded.ids[: len(own)].tolist() == own.ids.tolist()
+            assert padded.ids[: len(own)].tolist() == part.ids[own.start : own.stop].tolist()
             assert set(zip(*triple(padded), strict=True)) <= samples
             if 0 < len(own) < len(padded):
-                assert padded.slots[-1] == own.slots[-1]
+                assert padded.slots[-1] == part.slots[own.stop - 1]
 
 
 @settings(max_examples=20)

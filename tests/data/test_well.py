@@ -9,16 +9,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import assert_same, batch_of, header_of, sides, write
 
 from ups.data.formats.well.reader import WellFile, grouped
-from ups.data.formats.well.tree import STATISTICS, open_splits, well_stats, write_tree
 from ups.data.formats.well.writer import WellWriter
-from ups.data.joined import Joined
 from ups.data.open import open_dataset
+from ups.data.prepare.moments import KINDS, well_stats
 from ups.errors import UserError
 from ups.fields import Boundary, Grid, Side
 
@@ -367,30 +365,13 @@ def test_what_the_layout_cannot_hold_is_refused_and_leaves_nothing(tmp_path, hea
 
 def numbers(header):
     fields = (*header.channels, *header.static)
-    return {key: {name: float(i) for i, name in enumerate(fields)} for key in STATISTICS}
+    return {key: {name: float(i) for i, name in enumerate(fields)} for key in KINDS}
 
 
-def test_a_tree_has_the_published_shape_and_opens_as_splits(tmp_path):
-    batch = batch_of(RICH, 20)
-    dataset = WellFile(write(WellWriter, tmp_path / "a.hdf5", RICH, batch))
-    folder = write_tree(tmp_path, "flow", dataset, numbers(RICH))
-    found = sorted(str(path.relative_to(tmp_path)) for path in folder.rglob("*") if path.is_file())
-    assert found == [
-        "flow/data/test/flow.hdf5",
-        "flow/data/train/flow.hdf5",
-        "flow/data/valid/flow.hdf5",
-        "flow/flow.yaml",
-        "flow/stats.yaml",
-    ]
-    splits = open_splits(folder)
-    assert [len(part) for part in splits] == [16, 2, 2]
-    assert torch.equal(splits.test.read([1], slice(None)).values[0], batch.values[19])
-    assert isinstance(open_dataset(folder / "data" / "train"), Joined)
-    stats = yaml.safe_load((folder / "stats.yaml").read_text())
-    assert set(stats) == set(STATISTICS) and stats == well_stats(RICH, numbers(RICH))
+def test_statistics_have_the_published_form():
+    stats = well_stats(RICH, numbers(RICH))
+    assert set(stats) == set(KINDS)
     assert stats["mean"]["velocity"] == [0.0, 2.0] and stats["mean"]["density"] == 1.0 and stats["mean"]["a"] == 5.0
-    with pytest.raises(UserError, match="exists and is not overwritten"):
-        write_tree(tmp_path, "flow", dataset)
 
 
 def test_a_folder_of_several_files_is_one_dataset(tmp_path):
@@ -407,21 +388,7 @@ def test_a_folder_of_several_files_is_one_dataset(tmp_path):
     assert batch.mask is not None and batches[1].mask is not None and torch.equal(batch.mask[0], batches[1].mask[1])
 
 
-def test_an_interrupted_tree_leaves_nothing(tmp_path):
-    header = header_of((6,))
-    path = write(WellWriter, tmp_path / "a.hdf5", header, batch_of(header, 5))
-    dataset = WellFile(path)
-    with h5py.File(path, "a") as file:
-        file["t0_fields/u"][4] = np.inf
-    with pytest.raises(UserError, match="sample 4 has NaN or infinite"):
-        write_tree(tmp_path, "flow", dataset)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.hdf5"]
-    with pytest.raises(UserError, match="too few to divide"):
-        write_tree(
-            tmp_path,
-            "flow",
-            Joined([dataset.__class__(write(WellWriter, tmp_path / "b.hdf5", header, batch_of(header, 2)))]),
-        )
+def test_a_folder_without_data_files_is_refused(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(UserError, match="holds no data files"):

@@ -12,7 +12,7 @@ from torch import Tensor
 from ups.data.prepare.normalise import Normaliser
 from ups.data.prepare.statistics import Scale, Statistics
 from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
-from ups.models.interpolation import axis_matrix, on_grid
+from ups.models.interpolation import axis_matrix, reader
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout.operator import OperatorPredictor
 from ups.rollout.predict import one_step
@@ -120,7 +120,8 @@ def test_other_grids_and_points_are_no_worse_than_the_interpolated_prediction(
     for n in (24, 40, 48, 64, 96):
         for grid in (Grid.cell_centred((n,) * own.dimension), Grid.nodal((n,) * own.dimension)):
             truth = states(task, sizes, grid, 2 * DT)
-            floor = error(on_grid(prediction, own, grid, (wraps,) * own.dimension), truth)
+            read = reader(own, (wraps,) * own.dimension, grid, {}, prediction)
+            floor = error(read(prediction), truth)
             assert error(advance(grid), truth) <= 1.01 * floor
     points = torch.rand(300, own.dimension, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     truth = solution(task, sizes, points, 2 * DT)[..., None]

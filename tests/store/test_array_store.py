@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -235,14 +236,15 @@ def test_progress_ends_at_the_whole(tmp_path, small_shards):
     assert seen == sorted(seen) and seen[-1] == (40 * 9 * 16 * 4,) * 2 and len(seen) > 2
 
 
-def test_another_key_is_refused_until_a_rebuild_is_asked_for(store_path):
+def test_another_key_is_refused_until_the_store_is_removed(store_path):
     before = contents(store_path)
     with pytest.raises(UserError, match="key k, wanted other"):
         build(store_path, "other", {"fields": InMemory(numbers(40, 9, 16, seed=1))})
     with pytest.raises(UserError, match="key k, wanted other"):
         ArrayStore.open(store_path, "other")
     assert contents(store_path) == before
-    build(store_path, "other", {"fields": InMemory(numbers(40, 9, 16, seed=1))}, rebuild=True)
+    shutil.rmtree(store_path)
+    build(store_path, "other", {"fields": InMemory(numbers(40, 9, 16, seed=1))})
     stored = ArrayStore.open(store_path, "other")["fields"].rows(torch.arange(40)).numpy()
     np.testing.assert_array_equal(stored, numbers(40, 9, 16, seed=1))
     assert len(files(store_path)) == len(before)
@@ -296,7 +298,7 @@ def test_shards_of_an_unfinished_build_of_another_key_are_never_mixed_in(tmp_pat
         build(tmp_path / "s", "new", {"fields": InMemory(numbers(40, 9, 16, seed=1))})
     with pytest.raises(UserError, match="other arrays or shapes"):
         build(tmp_path / "s", "old", {"fields": InMemory(numbers(41, 9, 16))})
-    (tmp_path / "s" / "partial.json").unlink()  # as when a rebuild is killed at its very start
+    (tmp_path / "s" / "partial.json").unlink()  # as when a build is killed at its very start
     build(tmp_path / "s", "new", {"fields": InMemory(numbers(40, 9, 16, seed=1))})
     stored = ArrayStore.open(tmp_path / "s")["fields"].rows(torch.arange(40)).numpy()
     np.testing.assert_array_equal(stored, numbers(40, 9, 16, seed=1))

@@ -53,7 +53,7 @@ build(path, "k", {"fields": Source()})
 stored = ArrayStore.open(path, "k")["fields"]
 same = bool((stored.rows(torch.arange(300)).numpy() == values).all())
 try:
-    build(path, "other", {"fields": Source()}, rebuild=True)
+    build(path.with_name("other"), "other", {"fields": Source()})
     said = ""
 except UserError as error:
     said = str(error)

@@ -6,7 +6,6 @@ from typing import Any
 
 from ups.bench.contestants import Contestant
 from ups.bench.data import Data
-from ups.evaluation.scores import plain
 from ups.metrics import nrmse, pooled_nrmse
 from ups.metrics.bootstrap import bootstrap_interval
 from ups.metrics.layout import Fields
@@ -14,6 +13,7 @@ from ups.models.predictor import Predictor
 from ups.models.propagator import Propagator
 from ups.rollout.operator import OperatorPredictor
 from ups.rollout.predict import one_step, rollout
+from ups.track.jsonl import plain
 from ups.track.progress import Progress
 
 RESAMPLES = 1000

@@ -187,9 +187,7 @@ class Loop:
             group["lr"] = learning_rate(self.config, self.done)
         self.optimiser.step()
         if self.ema is not None:
-            weights = [weight.detach() for weight in self.ema.live.values()]
-            averages = list(self.ema.averages.values())
-            torch._foreach_lerp_(averages, weights, self.ema.share(self.done))  # pyright: ignore[reportPrivateImportUsage]
+            self.ema.update(self.ema.share(self.done))
         self.done += 1
         return loss.detach()
 

@@ -21,7 +21,7 @@ from ups.bench.data import KEPT, Data, averaged
 from ups.bench.roofline import synchronise
 from ups.bench.tasks import DATA_SEED
 from ups.distributed.runtime.start import Runtime
-from ups.fields import Batch, Grid
+from ups.fields import Batch
 from ups.metrics import nrmse
 from ups.metrics.layout import Fields
 from ups.models.interpolation import on_grid
@@ -78,9 +78,7 @@ def _stored(data: Data, values: Fields, points: int) -> Float[Tensor, "N T *spac
     """Frames on another grid, brought to the stored one."""
     if points >= data.task.points:
         return averaged(data.task.solver, values, data.task.points)
-    grid = Grid.cell_centred(values.shape[2:-1], data.train.grid.extent)
-    fine = on_grid(values.flatten(0, 1), grid, data.train.grid, data.train.boundary.periodic)
-    return fine.unflatten(0, values.shape[:2])
+    return on_grid(values, data.train.grid, data.train.boundary.periodic)
 
 
 def fastest(

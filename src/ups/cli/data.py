@@ -168,10 +168,9 @@ def stats(
     Example:
       ups data stats data/1D_Burgers_Sols_Nu0.001.hdf5
     """
-    from ups.data.formats.well.tree import well_stats
     from ups.data.generate.workers import all_cores
     from ups.data.open import open_dataset
-    from ups.data.prepare.moments import by_kind, moments, moments_table, statistics_path, write_statistics
+    from ups.data.prepare.moments import by_kind, moments, moments_table, statistics_path, well_stats, write_statistics
     from ups.track.progress import Progress
 
     dataset = open_dataset(file, task, **reading_options(convention))

@@ -94,18 +94,17 @@ class TaskIndices:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def slice_for(self, rank: int, size: int) -> TaskIndices:
-        """The part of rank `rank` of `size`: parts are disjoint, cover all, and differ by at most one sample."""
-        return self._take(torch.arange(*self._bounds(rank, size)))
-
     def padded(self, rank: int, size: int) -> TaskIndices:
-        """The part of rank `rank` of `size`, brought to the length that the longest part has.
+        """The part of rank `rank` of `size`, brought to the length that the longest part has. Parts are disjoint, cover
+        all, and differ by at most one sample before that.
 
         So every rank runs the same number of micro-batches of the same shape, and none waits for a collective that
         another never starts. A missing sample repeats the rank's last one (the task's first where the rank has none)
         with weight 0: real data, whose loss is finite, and which counts for nothing.
         """
-        first, end = self._bounds(rank, size)
+        if not 0 <= rank < size:
+            raise ValueError(f"rank {rank} of {size} does not exist")
+        first, end = rank * len(self) // size, (rank + 1) * len(self) // size
         if size == 1:
             return self
         places = torch.arange(first, first - (-len(self) // size))
@@ -120,11 +119,6 @@ class TaskIndices:
             return
         for places in torch.arange(len(self)).split(size):
             yield self._take(places)
-
-    def _bounds(self, rank: int, size: int) -> tuple[int, int]:
-        if not 0 <= rank < size:
-            raise ValueError(f"rank {rank} of {size} does not exist")
-        return rank * len(self) // size, (rank + 1) * len(self) // size
 
     def _take(self, places: Int[Tensor, " n"]) -> TaskIndices:
         return replace(

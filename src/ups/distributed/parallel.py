@@ -45,7 +45,8 @@ def parallelise(
             # Which of its products that is, a block says itself.
             block.products = torch.bfloat16  # pyright: ignore[reportArgumentType]
         if config.checkpoint_activations:
-            _replace_forward(block, _recomputed(block.forward))
+            # On the instance: names of parameters and hooks of the module stay as they are.
+            block.forward = _recomputed(block.forward)
     if config.compile:
         compile_parts(model)
     if runtime.mesh is not None:
@@ -155,10 +156,6 @@ def reduce_gradients(of_tasks: Iterable[Sequence[Tensor | None]], runtime: Runti
             work.wait()
         parts = [part.view_as(g) for part, g in zip(summed.split([g.numel() for g in bucket]), bucket, strict=True)]
         torch._foreach_copy_(bucket, parts)  # pyright: ignore[reportPrivateImportUsage]
-
-
-def _replace_forward(block: nn.Module, forward: Callable[..., Any]) -> None:
-    block.forward = forward  # on the instance: names of parameters and hooks of the module stay as they are
 
 
 def compile_parts(model: nn.Module) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -21,78 +21,24 @@ Static = Mapping[str, Float[Tensor, "B *space"]]
 Solution = tuple[Float[Tensor, "B T *space C"], Static]
 
 
-class Equation(Protocol):
+class Equation(ABC):
     """A family of problems with random data: draw a trajectory by its index, solve it, say what was solved.
 
-    Implementations are frozen dataclasses, so that equal equations are equal and hash alike. `title` and `formula` are
-    what people are shown. `solver` says in a few words how solutions are made (files carry it), `published_name` is the
-    published name of the same data, `layout` the file layout they are published in, and `static` names the fields a
-    solution depends on.
+    Implementations are frozen dataclasses that derive from it, or from `Equation1D`, so that equal equations are equal
+    and hash alike. They have `points`, `frames` and `duration` among their settings (a steady one only the first).
+    `title` and `formula` are what people are shown. `solver` says in a few words how solutions are made (files carry
+    it), `published_name` is the published name of the same data, `layout` the file layout they are published in, and
+    `static` names the fields a solution depends on.
+
+    One field u on equal cells of the unit interval, periodic, without static fields, unless the equation says
+    otherwise. All sides are of one kind, `sides`, with the values `wall`. `conserved` are the channels whose means are
+    kept, `named` the settings that are parameters of the equation, `told` whether a model is told them, `vectors` names
+    the vector that a channel is a component of; `positive` channels are learned as their logarithms.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     formula: ClassVar[str]
-    channels: ClassVar[tuple[str, ...]]
-    static: ClassVar[tuple[str, ...]]
-    steady: ClassVar[bool]
-    layout: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def solver(self) -> str: ...
-    @property
-    @abstractmethod
-    def published_name(self) -> str: ...
-    @property
-    def grid(self) -> Grid: ...
-    @property
-    def boundary(self) -> Boundary: ...
-    @property
-    def parameters(self) -> dict[str, float]: ...
-    @property
-    def times(self) -> Float[Tensor, " T"]: ...
-
-    def solve(
-        self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"] | None = None, device: Device = "cpu"
-    ) -> Batch:
-        """Trajectories `ids` of the family `seed` at `times` (the equation's own if none are given).
-
-        Computed in float64 and returned as float32. A trajectory depends on (seed, index) alone.
-        """
-        ...
-
-    @abstractmethod
-    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
-        """∂u/∂t as the state and the static fields have it, in a conservative discrete form on the state's own grid.
-
-        What predictions are scored by: `balance` compares frames with its integral; of a steady equation it is the
-        residual, zero at the solution. Smooth, second order or better; not the solver's own limited fluxes.
-        """
-        ...
-
-    @abstractmethod
-    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]:
-        """The batch's trajectories solved again from their first frame and static fields, on `points` per axis.
-
-        What a learned simulator is measured against: a solver is cheap when its grid is.
-        """
-        ...
-
-    def task(self) -> TaskSpec: ...
-
-
-class Solved(Equation):
-    """What most equations have in common: frozen dataclasses derive from it, or from `Equation1D`.
-
-    One field u on equal cells of the unit interval, periodic, without static fields, unless the equation says
-    otherwise. It has `points`, `frames` and `duration` among its settings (a steady one only the first) and says
-    `name`, `title`, `formula`, `solver`, `published_name`, `solutions`, `rate` and `coarse`. All sides are of one kind,
-    `sides`, with the values `wall`. `conserved` are the channels whose means are kept, `named` the settings that are
-    parameters of the equation, `told` whether a model is told them, `vectors` names the vector that a channel is a
-    component of.
-    """
-
     channels: ClassVar[tuple[str, ...]] = ("u",)
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False
@@ -104,6 +50,7 @@ class Solved(Equation):
     conserved: ClassVar[tuple[str, ...]] = ()
     named: ClassVar[tuple[str, ...]] = ()
     vectors: ClassVar[Mapping[str, str]] = {}
+    positive: ClassVar[tuple[str, ...]] = ()
     history: ClassVar[int] = 1
     told: ClassVar[bool] = True
     points: int
@@ -111,7 +58,21 @@ class Solved(Equation):
     duration: float
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+        """Refuse what no transient solver can make sense of."""
+        if self.points < 4:
+            raise UserError(f"{self.name}: points is {self.points}; give at least 4")
+        if self.frames < 2:
+            raise UserError(f"{self.name}: frames is {self.frames}; give at least 2")
+        if not 0 < self.duration < math.inf:
+            raise UserError(f"{self.name}: duration is {self.duration}; give a positive time")
+
+    @property
+    @abstractmethod
+    def solver(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def published_name(self) -> str: ...
 
     @property
     def extent(self) -> tuple[tuple[float, float], ...]:
@@ -141,7 +102,10 @@ class Solved(Equation):
         return TaskSpec(
             name=self.name,
             dimension=self.dimension,
-            channels=tuple(Channel(name, vector=self.vectors.get(name)) for name in self.channels),
+            channels=tuple(
+                Channel(name, "log" if name in self.positive else "identity", self.vectors.get(name))
+                for name in self.channels
+            ),
             boundary=self.boundary,
             parameters=tuple(self.parameters) if self.told else (),
             static=self.static,
@@ -153,17 +117,50 @@ class Solved(Equation):
         )
 
     @abstractmethod
+    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
+        """∂u/∂t as the state and the static fields have it, in a conservative discrete form on the state's own grid.
+
+        What predictions are scored by: `balance` compares frames with its integral; of a steady equation it is the
+        residual, zero at the solution. Smooth, second order or better; not the solver's own limited fluxes.
+        """
+
+    @abstractmethod
+    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]:
+        """The batch's trajectories solved again from their first frame and static fields, on `points` per axis.
+
+        What a learned simulator is measured against: a solver is cheap when its grid is.
+        """
+
+    @abstractmethod
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         """Values at the times and the static fields of trajectories `ids`, each from (seed, index) alone."""
 
     def solve(
         self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"] | None = None, device: Device = "cpu"
     ) -> Batch:
+        """Trajectories `ids` of the family `seed` at `times` (the equation's own if none are given).
+
+        Computed in float64 and returned as float32. A trajectory depends on (seed, index) alone.
+        """
         times = self.times if times is None else times
-        return solved_batch(self, ids, times, *self.solutions(seed, ids, times, device))
+        values, static = self.solutions(seed, ids, times, device)
+        count, device = len(ids), values.device
+        return Batch(
+            task=self.name,
+            values=values.to(torch.float32),
+            times=times.to(device).expand(count, -1),
+            grid=self.grid,
+            boundary=self.boundary,
+            parameters={
+                name: torch.full((count,), value, dtype=torch.float64, device=device)
+                for name, value in self.parameters.items()
+            },
+            static={name: value.to(torch.float32) for name, value in static.items()},
+            ids=torch.tensor(list(ids), dtype=torch.int64, device=device),
+        )
 
 
-class Equation1D(Solved):
+class Equation1D(Equation):
     """What equations on an interval have in common. It says how to `advance`, or how to `roll` without that."""
 
     def advance(self, state: Float[Tensor, "B X"], now: float, later: float, /) -> Float[Tensor, "B X"]:
@@ -199,37 +196,3 @@ def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B steps *space C
 def frame_times(frames: int, duration: float) -> Float[Tensor, " T"]:
     """`frames` equal steps from 0 to `duration`."""
     return torch.arange(frames, dtype=torch.float64) * (duration / (frames - 1))
-
-
-def check_transient(name: str, points: int, frames: int, duration: float) -> None:
-    """Refuse what no transient solver can make sense of."""
-    if points < 4:
-        raise UserError(f"{name}: points is {points}; give at least 4")
-    if frames < 2:
-        raise UserError(f"{name}: frames is {frames}; give at least 2")
-    if not 0 < duration < math.inf:
-        raise UserError(f"{name}: duration is {duration}; give a positive time")
-
-
-def solved_batch(
-    equation: Equation,
-    ids: Sequence[int],
-    times: Float[Tensor, " T"],
-    values: Float[Tensor, "B T *space C"],
-    static: Static | None = None,
-) -> Batch:
-    """Pack float64 solutions as the float32 batch that readers and writers pass around."""
-    count, device = len(ids), values.device
-    return Batch(
-        task=equation.name,
-        values=values.to(torch.float32),
-        times=times.to(device).expand(count, -1),
-        grid=equation.grid,
-        boundary=equation.boundary,
-        parameters={
-            name: torch.full((count,), value, dtype=torch.float64, device=device)
-            for name, value in equation.parameters.items()
-        },
-        static={name: value.to(torch.float32) for name, value in (static or {}).items()},
-        ids=torch.tensor(list(ids), dtype=torch.int64, device=device),
-    )

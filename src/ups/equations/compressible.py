@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,19 +13,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.equations import flow_states
-from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.euler import GAMMA, Gas, conserved, primitive
-from ups.equations.schemes.marching import block_means, march
-from ups.equations.schemes.muscl import cover
+from ups.equations.schemes.marching import block_means
+from ups.equations.schemes.muscl import states
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.fields import Batch, Boundary, Invariant
 
 _MOST_VISCOUS = 10.0
 _SLOWEST, _FASTEST = 0.01, 5.0
 
 
 @dataclass(frozen=True)
-class _Compressible(ABC):
+class _Compressible(Equation):
     """What both dimensions share; the equations are those of `euler.Gas`."""
 
     points: int = 128
@@ -36,21 +36,19 @@ class _Compressible(ABC):
     frames: int = 21
     duration: float = 1.0
 
-    name: ClassVar[str]
-    title: ClassVar[str]
     formula: ClassVar[str] = (
         "∂ρ/∂t + ∇·(ρv) = 0, ∂(ρv)/∂t + ∇·(ρvv + p) = ∇·τ, ∂E/∂t + ∇·((E + p)v) = ∇·(v·τ), "
         "τ = η(∇v + ∇vᵀ − ⅔ ∇·v) + ζ ∇·v"
     )
-    channels: ClassVar[tuple[str, ...]]
-    static: ClassVar[tuple[str, ...]] = ()
-    steady: ClassVar[bool] = False
+    conserved: ClassVar[tuple[str, ...]] = ("density",)
+    named: ClassVar[tuple[str, ...]] = ("eta", "zeta")
+    positive: ClassVar[tuple[str, ...]] = ("density", "pressure")
+    vectors: ClassVar[Mapping[str, str]] = {"Vx": "velocity", "Vy": "velocity"}
     layout: ClassVar[str] = "pdebench-cfd"
     initials: ClassVar[Mapping[str, str]]
-    extent: ClassVar[tuple[tuple[float, float], ...]]
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+        super().__post_init__()
         for viscosity in ("eta", "zeta"):
             value = getattr(self, viscosity)
             if not 0 <= value <= _MOST_VISCOUS:
@@ -65,44 +63,19 @@ class _Compressible(ABC):
         return f"HLLC, MUSCL (monotonised central, primitive variables), SSP-RK2 on {self.points} cells an axis"
 
     @property
-    @abstractmethod
-    def published_name(self) -> str: ...
-
-    @property
     def _ends(self) -> str:
         """What published names call the sides."""
         return "periodic" if self.boundary_kind == "periodic" else "trans"
 
     @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points,) * len(self.extent), self.extent)
-
-    @property
     def boundary(self) -> Boundary:
-        return Boundary.all("periodic" if self.boundary_kind == "periodic" else "open", len(self.extent))
+        return Boundary.all("periodic" if self.boundary_kind == "periodic" else "open", self.dimension)
 
     @property
-    def parameters(self) -> dict[str, float]:
-        return {"eta": float(self.eta), "zeta": float(self.zeta)}
-
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return frame_times(self.frames, self.duration)
-
-    def task(self) -> TaskSpec:
+    def invariants(self) -> tuple[Invariant, ...]:
         """Density's mean is kept where the domain is periodic (as are those of ρv and of the energy, which are not
         stored channels)."""
-        velocity = tuple(Channel(name, vector="velocity") for name in self.channels[2:])
-        return TaskSpec(
-            name=self.name,
-            dimension=len(self.extent),
-            channels=(Channel("density", "log"), Channel("pressure", "log"), *velocity),
-            boundary=self.boundary,
-            parameters=tuple(self.parameters),
-            dt=self.duration / (self.frames - 1),
-            invariants=(Invariant("density", tolerance=1e-5),) if self.boundary_kind == "periodic" else (),
-            source={"equation": self.name},
-        )
+        return super().invariants if self.boundary_kind == "periodic" else ()
 
     def gas(self, space: Sequence[int]) -> Gas:
         """The discrete equations on a grid of that many cells along each axis."""
@@ -116,18 +89,10 @@ class _Compressible(ABC):
     def _states(
         self, w0: Float[Tensor, "B C *space"], times: Float[Tensor, " T"]
     ) -> Iterator[Float[Tensor, "B C *space"]]:
-        gas, u = self.gas(w0.shape[2:]), conserved(w0)
-        if not gas.admissible(u).all():
-            raise UserError(f"{self.name}: a start has density or pressure that is not positive; give positive ones")
+        refusal = "a start has density or pressure that is not positive; give positive ones"
+        return map(primitive, states(self.gas(w0.shape[2:]), conserved(w0), times, refusal))
 
-        def advance(u: Tensor, now: float, later: float) -> Tensor:
-            return cover(gas, u, later - now)
-
-        yield from map(primitive, march(self.name, u, times, advance))
-
-    def rate(
-        self, state: Float[Tensor, "B *space C"], static: Mapping[str, Float[Tensor, "B *space"]]
-    ) -> Float[Tensor, "B *space C"]:
+    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
         """∂/∂t of density, pressure and velocity, from central fluxes of ρ, E and ρv: density's sums to zero.
 
         ∂v/∂t = (∂(ρv)/∂t − v ∂ρ/∂t)/ρ,   ∂p/∂t = (γ − 1)(∂E/∂t − v·∂(ρv)/∂t + ½|v|² ∂ρ/∂t)
@@ -148,20 +113,13 @@ class _Compressible(ABC):
         return self.roll(primitive(u), batch.times[0] - batch.times[0, 0]).movedim(2, -1)
 
     @abstractmethod
-    def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B C *space"]:
+    def start(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B C *space"]:
         """The initial states of the given trajectories; each depends on (seed, index) alone."""
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
-        states = self._states(self.start(seed, ids, device), times)
-        frames = torch.stack([w.to(torch.float32) for w in states], 1)
-        return solved_batch(self, ids, times, frames.movedim(2, -1))
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
+        rolled = self._states(self.start(seed, ids, device), times)
+        frames = torch.stack([w.to(torch.float32) for w in rolled], 1)
+        return frames.movedim(2, -1), {}
 
 
 @dataclass(frozen=True)
@@ -183,7 +141,7 @@ class Compressible1D(_Compressible):
     title: ClassVar[str] = "Compressible flow, 1D"
     channels: ClassVar[tuple[str, ...]] = ("density", "pressure", "Vx")
     initials: ClassVar[Mapping[str, str]] = {"random": "Rand", "shock": "Shock"}
-    extent: ClassVar[tuple[tuple[float, float], ...]] = ((-1.0, 1.0),)
+    interval: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,7 +155,7 @@ class Compressible1D(_Compressible):
         eta, zeta = (_short(value) for value in (self.eta, self.zeta))
         return f"1D_CFD_{self.initials[self.initial]}_Eta{eta}_Zeta{zeta}_{self._ends}_Train.hdf5"
 
-    def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B C X"]:
+    def start(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B C X"]:
         lines = flow_states.random_lines if self.initial == "random" else flow_states.shock_lines
         return lines(seed, ids, self.points, device)
 
@@ -224,7 +182,7 @@ class Compressible2D(_Compressible):
     title: ClassVar[str] = "Compressible flow, 2D"
     channels: ClassVar[tuple[str, ...]] = ("density", "pressure", "Vx", "Vy")
     initials: ClassVar[Mapping[str, str]] = {"random": "Rand", "turbulent": "Turb"}
-    extent: ClassVar[tuple[tuple[float, float], ...]] = ((0.0, 1.0), (0.0, 1.0))
+    dimension: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -240,7 +198,7 @@ class Compressible2D(_Compressible):
         flow = f"{self.initials[self.initial]}_M{float(self.mach)}_Eta{self.eta:g}_Zeta{self.zeta:g}"
         return f"2D_CFD_{flow}_{self._ends}_{self.points}_Train.hdf5"
 
-    def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B C X Y"]:
+    def start(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B C X Y"]:
         planes = flow_states.random_planes if self.initial == "random" else flow_states.turbulent_planes
         return planes(seed, ids, self.points, self.mach, device)
 

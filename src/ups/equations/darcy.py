@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Solution, Solved, Static
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes import chebyshev
 from ups.equations.schemes.marching import block_means, in_rows
 from ups.equations.uniforms import uniforms
@@ -30,7 +30,7 @@ _WAVES = 4
 
 
 @dataclass(frozen=True)
-class Darcy(Solved):
+class Darcy(Equation):
     """−∇·(a ∇u) = β on the unit square, u = 0 on its walls.
 
     Pressure u of a flow through a medium of two permeabilities, a ∈ {0.1, 1}: smooth, highest inside regions of low

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Device, Solution, Solved, Static
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
@@ -26,7 +26,7 @@ _SETTLED = 0.05
 
 
 @dataclass(frozen=True)
-class DiffusionReaction(Solved):
+class DiffusionReaction(Equation):
     """∂u/∂t = D_u ∇²u + u − u³ − k − v,  ∂v/∂t = D_v ∇²v + u − v on (−1, 1)², no flux through the walls.
 
     An activator u and its inhibitor v, started from independent white noise of variance 1 in every cell. The noise

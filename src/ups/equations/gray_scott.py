@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
 from ups.equations.schemes.repeated import repeat
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, TaskSpec
+from ups.fields import Batch
 
 _LENGTH = 2.0
 _DIFFUSION = (2e-5, 1e-5)
@@ -38,7 +38,7 @@ _PATTERNS = {
 
 
 @dataclass(frozen=True)
-class GrayScott:
+class GrayScott(Equation):
     """∂A/∂t = δ_A ∇²A − AB² + F(1 − A),  ∂B/∂t = δ_B ∇²B + AB² − (F + k)B on the periodic square (−1, 1)².
 
     A feeds B, which copies itself, and is itself fed at the rate F; B is removed at F + k. From small seeds of B,
@@ -68,12 +68,13 @@ class GrayScott:
     title: ClassVar[str] = "Gray-Scott reaction-diffusion"
     formula: ClassVar[str] = "∂A/∂t = δ_A ∇²A − AB² + F(1 − A), ∂B/∂t = δ_B ∇²B + AB² − (F + k)B, periodic"
     channels: ClassVar[tuple[str, ...]] = ("A", "B")
-    static: ClassVar[tuple[str, ...]] = ()
-    steady: ClassVar[bool] = False
+    named: ClassVar[tuple[str, ...]] = ("F", "k")
     layout: ClassVar[str] = "well"
+    dimension: ClassVar[int] = 2
+    interval: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+        super().__post_init__()
         for setting, value, largest in (("F", self.F, 0.12), ("k", self.k, 0.08)):
             if not 0 < value <= largest:
                 raise UserError(f"gray_scott: {setting} is {value}; give a rate above 0 and at most {largest}")
@@ -92,36 +93,7 @@ class GrayScott:
         pattern = _PATTERNS.get((self.F, self.k), "patterns")
         return f"gray_scott_reaction_diffusion_{pattern}_F_{self.F}_k_{self.k}.hdf5"
 
-    @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points, self.points), ((-1.0, 1.0), (-1.0, 1.0)))
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("periodic", 2)
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"F": float(self.F), "k": float(self.k)}
-
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return frame_times(self.frames, self.duration)
-
-    def task(self) -> TaskSpec:
-        return TaskSpec(
-            name=self.name,
-            dimension=2,
-            channels=(Channel("A"), Channel("B")),
-            boundary=self.boundary,
-            parameters=("F", "k"),
-            dt=self.duration / (self.frames - 1),
-            source={"equation": self.name},
-        )
-
-    def start(
-        self, seed: int, ids: Sequence[int], n: int, device: torch.device | str = "cpu"
-    ) -> Float[Tensor, "B n n 2"]:
+    def start(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Float[Tensor, "B n n 2"]:
         """The starts of the given trajectories at the centres of n × n cells: the same functions on every grid."""
         draws = uniforms(seed, ids, 1 + 3 * _CLUSTERS)
         series = random_fields(seed, ids, 1, _FOURIER, _smooth, n, device, skip=draws.shape[1])[:, 0]
@@ -155,9 +127,7 @@ class GrayScott:
         """The solution started from `start` at t = 0, on its own grid."""
         return torch.stack(list(march(self.name, start, times, self._advance)), 1)
 
-    def rate(
-        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
-    ) -> Float[Tensor, "B X Y C"]:
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
         """Five-point diffusive fluxes, and the reaction of the cells' averages."""
         a, b = state.unbind(-1)
         cells = (state.shape[1] / _LENGTH) ** 2
@@ -175,15 +145,7 @@ class GrayScott:
         start = block_means(self.name, batch.values[:, 0].double(), points, (1, 2))
         return self.roll(start, batch.times[0] - batch.times[0, 0])
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
-
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         def frames(start: Tensor) -> Tensor:
             stored = [
                 cell_averages(state.movedim(-1, 1), self.points).to(torch.float32)
@@ -192,7 +154,7 @@ class GrayScott:
             return torch.stack(stored, 1).movedim(2, -1)
 
         start = self.start(seed, ids, self.points * self.refinement, device)
-        return solved_batch(self, ids, times, in_rows(frames, start))
+        return in_rows(frames, start), {}
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.equations import vorticity
-from ups.equations.base import Device, Solution, Solved, Static
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes import staggered
 from ups.equations.schemes.marching import block_means, doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields
@@ -27,7 +27,7 @@ _LONGEST = 0.1  # between looks at the speeds: the force, three standard deviati
 
 
 @dataclass(frozen=True)
-class Incompressible(Solved):
+class Incompressible(Equation):
     """∂V/∂t + V·∇V = −∇p + ν ∇²V + f,  ∇·V = 0,  ∂m/∂t + ∇·(mV) = 0 on the unit square, V = 0 on its walls.
 
     A static random force f(x, y) stirs a flow V, and V stretches a density m of passive particles into ever thinner

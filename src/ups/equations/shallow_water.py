@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.fused import fused
-from ups.equations.schemes.marching import block_means, march
-from ups.equations.schemes.muscl import attempt_heun, cover, face_states, heun, longest_step, with_inflow
+from ups.equations.schemes.marching import block_means
+from ups.equations.schemes.muscl import attempt_heun, face_states, heun, longest_step, states, with_inflow
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.fields import Batch, Invariant, Kind
 
 GRAVITY = 1.0
 _EXTENT = (-2.5, 2.5)
@@ -27,7 +27,7 @@ _LENGTH = _EXTENT[1] - _EXTENT[0]
 
 
 @dataclass(frozen=True)
-class ShallowWater:
+class ShallowWater(Equation):
     """∂h/∂t + ∇·(hv) = 0,  ∂(hv)/∂t + ∇·(hvv) + ∇(h²/2) = 0 on (−2.5, 2.5)², gravity 1, open on all sides.
 
     A circular dam breaks: depth 2 within a radius r ~ U(0.3, 0.7), 1 outside, at rest. A bore runs out and a
@@ -50,12 +50,12 @@ class ShallowWater:
     title: ClassVar[str] = "Shallow water, radial dam break"
     formula: ClassVar[str] = "∂h/∂t + ∇·(hv) = 0, ∂(hv)/∂t + ∇·(hvv) + ∇(h²/2) = 0, open on all sides"
     channels: ClassVar[tuple[str, ...]] = ("h",)
-    static: ClassVar[tuple[str, ...]] = ()
-    steady: ClassVar[bool] = False
+    sides: ClassVar[Kind] = "open"
+    conserved: ClassVar[tuple[str, ...]] = ("h",)
     layout: ClassVar[str] = "pdebench-grouped"
-
-    def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
+    dimension: ClassVar[int] = 2
+    interval: ClassVar[tuple[float, float]] = _EXTENT
+    history: ClassVar[int] = 2
 
     @property
     def solver(self) -> str:
@@ -66,33 +66,10 @@ class ShallowWater:
         return "2D_rdb_NA_NA.h5"
 
     @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points, self.points), (_EXTENT, _EXTENT))
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("open", 2)
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {}
-
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return frame_times(self.frames, self.duration)
-
-    def task(self) -> TaskSpec:
+    def invariants(self) -> tuple[Invariant, ...]:
+        """The mean depth, while the bore is inside."""
         inside = _LARGEST_RADIUS + _FRONT * self.duration < _EXTENT[1]
-        return TaskSpec(
-            name=self.name,
-            dimension=2,
-            channels=(Channel("h"),),
-            boundary=self.boundary,
-            history=2,
-            dt=self.duration / (self.frames - 1),
-            invariants=(Invariant("h", tolerance=1e-5),) if inside else (),
-            source={"equation": self.name},
-        )
+        return super().invariants if inside else ()
 
     def roll(self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T 3 X Y"]:
         """h, hu and hv at `times`, started from u0 at t = 0, on u0's own grid over the whole domain."""
@@ -100,17 +77,9 @@ class ShallowWater:
 
     def _states(self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]) -> Iterator[Float[Tensor, "B 3 X Y"]]:
         water = Water(self.name, (_LENGTH / u0.shape[2], _LENGTH / u0.shape[3]))
-        if not water.admissible(u0).all():
-            raise UserError(f"{self.name}: a start has a depth that is not positive; the bed must be wet everywhere")
+        return states(water, u0, times, "a start has a depth that is not positive; the bed must be wet everywhere")
 
-        def advance(u: Tensor, now: float, later: float) -> Tensor:
-            return cover(water, u, later - now)
-
-        yield from march(self.name, u0, times, advance)
-
-    def rate(
-        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
-    ) -> Float[Tensor, "B X Y C"]:
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
         raise UserError(
             f"{self.name}: depth alone has no rate, since the flow is not stored; score predictions of this task by "
             "their conserved mean instead"
@@ -127,24 +96,17 @@ class ShallowWater:
         """The dams' radii; each depends on (seed, index) alone."""
         return 0.3 + 0.4 * uniforms(seed, ids, 1)[:, 0]
 
-    def start(self, seed: int, ids: Sequence[int], device: torch.device | str = "cpu") -> Float[Tensor, "B 3 X Y"]:
+    def start(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B 3 X Y"]:
         x = self.grid.positions[0].to(device)
         distance = (x[:, None].square() + x.square()).sqrt()
         radius = self.radii(seed, ids).to(device)[:, None, None]
         share = ((radius - distance) / (_LENGTH / self.points) + 0.5).clamp(0.0, 1.0)
         return _at_rest(_OUTSIDE + (_INSIDE - _OUTSIDE) * share)
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
-        states = self._states(self.start(seed, ids, device), times)
-        depths = torch.stack([u[:, 0].to(torch.float32) for u in states], 1)  # all that is stored, as it is stored
-        return solved_batch(self, ids, times, depths[..., None])
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
+        rolled = self._states(self.start(seed, ids, device), times)
+        depths = torch.stack([u[:, 0].to(torch.float32) for u in rolled], 1)  # all that is stored, as it is stored
+        return depths[..., None], {}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import check_transient, frame_times, solved_batch
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
-from ups.equations.schemes.marching import block_means, in_rows, march
+from ups.equations.schemes.marching import block_means, doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
 from ups.equations.schemes.repeated import repeat
 from ups.errors import UserError
-from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.fields import Batch
 
 _LARGEST_WAVE = 20
 COURANT = 0.8
@@ -29,7 +29,7 @@ _MOST_POINTS = 1024
 
 
 @dataclass(frozen=True)
-class Vorticity:
+class Vorticity(Equation):
     """∂ω/∂t + v·∇ω = ν ∇²ω + 0.1 (sin 2π(x + y) + cos 2π(x + y)), v = (∂ψ/∂y, −∂ψ/∂x), −∇²ψ = ω, periodic unit square.
 
     The data of the Fourier neural operator's paper: vortices of a smooth random start merge while a diagonal shear is
@@ -53,18 +53,25 @@ class Vorticity:
         "∂ω/∂t + v·∇ω = ν ∇²ω + 0.1 (sin 2π(x + y) + cos 2π(x + y)), v = (∂ψ/∂y, −∂ψ/∂x), −∇²ψ = ω, periodic"
     )
     channels: ClassVar[tuple[str, ...]] = ("w",)
-    static: ClassVar[tuple[str, ...]] = ()
-    steady: ClassVar[bool] = False
+    named: ClassVar[tuple[str, ...]] = ("nu",)
+    conserved: ClassVar[tuple[str, ...]] = ("w",)
     layout: ClassVar[str] = "well"
+    dimension: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        check_transient(self.name, self.points, self.frames, self.duration)
-        check_viscosity(self.name, self.nu, self.points)
+        super().__post_init__()
+        if not (math.isfinite(self.nu) and self.nu > 0):
+            raise UserError(f"vorticity: nu is {self.nu}; give a positive viscosity")
+        if points_needed(self.nu) > max(_MOST_POINTS, self.points):
+            raise UserError(
+                f"vorticity: nu is {self.nu}, for whose smallest vortices {_MOST_POINTS} points are too few; "
+                "give at least 1e-6"
+            )
 
     @property
     def refinement(self) -> int:
-        """How many internal points a stored one has along each axis."""
-        return refinement(self.points, self.nu)
+        """How many internal points a stored one has along each axis, to keep the waves of the flow and of its start."""
+        return doublings(self.points, max(points_needed(self.nu), 3 * _LARGEST_WAVE))
 
     @property
     def solver(self) -> str:
@@ -75,41 +82,11 @@ class Vorticity:
         nu = np.format_float_scientific(self.nu, trim="-", exp_digits=1)  # the shortest that reads back: 1e-3, 1.5e-3
         return f"ns_V{nu}_T{self.duration:g}.hdf5"
 
-    @property
-    def grid(self) -> Grid:
-        return Grid.cell_centred((self.points, self.points))
-
-    @property
-    def boundary(self) -> Boundary:
-        return Boundary.all("periodic", 2)
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"nu": float(self.nu)}
-
-    @property
-    def times(self) -> Float[Tensor, " T"]:
-        return frame_times(self.frames, self.duration)
-
-    def task(self) -> TaskSpec:
-        return TaskSpec(
-            name=self.name,
-            dimension=2,
-            channels=(Channel("w"),),
-            boundary=self.boundary,
-            parameters=("nu",),
-            dt=self.duration / (self.frames - 1),
-            invariants=(Invariant("w", tolerance=1e-5),),
-            source={"equation": self.name},
-        )
-
-    def start(
-        self, seed: int, ids: Sequence[int], n: int, device: torch.device | str = "cpu"
-    ) -> Float[Tensor, "B n n"]:
+    def start(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Float[Tensor, "B n n"]:
         """The starts of the given trajectories at the centres of n × n cells."""
         return random_fields(seed, ids, 1, _LARGEST_WAVE, _amplitude, n, device)[:, 0]
 
-    def force(self, n: int, device: torch.device | str = "cpu") -> Float[Tensor, "n n"]:
+    def force(self, n: int, device: Device = "cpu") -> Float[Tensor, "n n"]:
         """The forcing at the centres of n × n cells."""
         x = 2 * math.pi * (torch.arange(n, dtype=torch.float64, device=device) + 0.5) / n
         return 0.1 * (torch.sin(x[:, None] + x) + torch.cos(x[:, None] + x))
@@ -133,9 +110,7 @@ class Vorticity:
 
         yield from march(self.name, w, times, go_on)
 
-    def rate(
-        self, state: Float[Tensor, "B X Y C"], static: Mapping[str, Float[Tensor, "B X Y"]]
-    ) -> Float[Tensor, "B X Y C"]:
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
         """Central fluxes through the faces, with velocities from differences of ψ along them; it sums to zero."""
         w, n = state[..., 0], state.shape[1]
         x_face, y_face = face_velocities(torch.fft.rfft2(w), n)
@@ -149,14 +124,7 @@ class Vorticity:
         start = block_means(self.name, batch.values[:, 0, ..., 0].double(), points, (1, 2))
         return self.roll(start, batch.times[0] - batch.times[0, 0])[..., None]
 
-    def solve(
-        self,
-        seed: int,
-        ids: Sequence[int],
-        times: Float[Tensor, " T"] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
-        times = self.times if times is None else times
+    def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement
         force = self.force(n, device)
 
@@ -164,29 +132,12 @@ class Vorticity:
             states = self._states(start, force, times)
             return torch.stack([cell_averages(w[:, None], self.points)[:, 0].to(torch.float32) for w in states], 1)
 
-        return solved_batch(self, ids, times, in_rows(frames, self.start(seed, ids, n, device))[..., None])
+        return in_rows(frames, self.start(seed, ids, n, device))[..., None], {}
 
 
 def points_needed(nu: float) -> float:
     """Points an axis that keep waves up to 1.5 √(ω/ν) for ω = 2, a third of which may be kept: 3 · 1.5 √(2/ν)/2π."""
     return 3 * 1.5 * math.sqrt(2 / nu) / (2 * math.pi)
-
-
-def refinement(points: int, nu: float) -> int:
-    """The power of 2 by which a grid must be refined to keep the waves of a flow, and those of its start."""
-    factor = 1
-    while points * factor < max(points_needed(nu), 3 * _LARGEST_WAVE):
-        factor *= 2
-    return factor
-
-
-def check_viscosity(name: str, nu: float, points: int) -> None:
-    if not (math.isfinite(nu) and nu > 0):
-        raise UserError(f"{name}: nu is {nu}; give a positive viscosity")
-    if points_needed(nu) > max(_MOST_POINTS, points):
-        raise UserError(
-            f"{name}: nu is {nu}, for whose smallest vortices {_MOST_POINTS} points are too few; give at least 1e-6"
-        )
 
 
 def velocities(spectrum: Complex[Tensor, "B K L"], n: int) -> Float[Tensor, "B 2 n n"]:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Solution, Solved, Static
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
@@ -28,7 +28,7 @@ _FEWEST_POINTS = 256  # along an axis: ten to the width of the narrowest bump
 
 
 @dataclass(frozen=True)
-class Wave(Solved):
+class Wave(Equation):
     """∂²u/∂t² = c² ∇²u on the unit square, ∂u/∂t + c ∂u/∂n = 0 on its sides, at rest at t = 0, in a medium c(x, y).
 
     Bumps split into rings that bend in the medium, focus, in layers reflect, and leave through the sides. Two media:

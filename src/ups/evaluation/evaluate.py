@@ -11,7 +11,7 @@ import torch
 
 from ups.data.sources import Source
 from ups.evaluation.labels import PERSISTENCE
-from ups.evaluation.scores import plain, score
+from ups.evaluation.scores import score
 from ups.evaluation.solver import compare
 from ups.fields import Batch
 from ups.metrics import nrmse, power_spectrum
@@ -20,6 +20,7 @@ from ups.models.predictor import MeanSolution, Persistence, Predictor
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import one_step, read_all, rollout
 from ups.rollout.predict import steady as solve
+from ups.track.jsonl import plain
 
 
 @dataclass(frozen=True, eq=False)

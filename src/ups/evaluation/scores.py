@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from ups.fields import Grid, TaskSpec
 from ups.metrics import MetricContext, metrics, pooled_nrmse
 from ups.metrics.bootstrap import bootstrap_interval, central, draws
 from ups.metrics.layout import Fields
+from ups.track.jsonl import plain
 
 RESERVED = ("model", "truth", "ci95", "ci95_of")
 
@@ -104,9 +104,3 @@ def check_finite(tasks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
             f"the model's error is not finite on {', '.join(failed)}; lower training.learning_rate, train longer or on "
             "longer rollouts, and give another name=..."
         )
-
-
-def plain(value: Float[Tensor, ""] | float) -> float | None:
-    """A JSON number; what is not finite is null."""
-    number = float(value)
-    return number if math.isfinite(number) else None

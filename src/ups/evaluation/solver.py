@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ups.equations import Equation
-from ups.fields import Batch, Dataset, Grid
+from ups.fields import Batch, Dataset
 from ups.metrics import nrmse
 from ups.models.interpolation import on_grid
 from ups.rollout.predict import read_all
@@ -79,9 +79,7 @@ def _judged(
         values = work(equation, batch).cpu()
         seconds += time.perf_counter() - began
         if values.shape[2:-1] != batch.grid.shape:
-            grid = Grid.cell_centred(values.shape[2:-1], batch.grid.extent)
-            fine = on_grid(values.flatten(0, 1), grid, batch.grid, batch.boundary.periodic)
-            values = fine.unflatten(0, values.shape[:2])
+            values = on_grid(values, batch.grid, batch.boundary.periodic)
         frames = max(1, batch.values.shape[1] - 1)
         errors.append(nrmse(values[:, -frames:], batch.values[:, -frames:].double()).flatten(1).mean(1))
     return float(torch.cat(errors).mean()), seconds / sum(len(batch) for _, batch in batches)

@@ -59,12 +59,14 @@ def export_model(model: Propagator, spec: ModelSpec, out: Path, programs: tuple[
     return [out / name for name in (checkpoint.MANIFEST, *names)]
 
 
-class ExportedStep(nn.Module):
-    """One step of a transient task, in physical units."""
-
+class _Program(nn.Module):
     def __init__(self, model: Propagator, learned: TrainedTask) -> None:
         super().__init__()
         self.model, self.learned = model, learned
+
+
+class ExportedStep(_Program):
+    """One step of a transient task, in physical units."""
 
     def forward(
         self,
@@ -80,12 +82,8 @@ class ExportedStep(nn.Module):
         return learned.normaliser.physical(state)
 
 
-class Solve(nn.Module):
+class Solve(_Program):
     """The solution of a steady task, in physical units."""
-
-    def __init__(self, model: Propagator, learned: TrainedTask) -> None:
-        super().__init__()
-        self.model, self.learned = model, learned
 
     def forward(
         self, static: dict[str, Float[Tensor, "B *space"]], parameters: dict[str, Float[Tensor, " B"]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -90,10 +91,7 @@ def wave_matrix(positions: Float[Tensor, " n"], length: float, target: Float[Ten
     return (1 + (size * torch.cos(angles)).sum(-1)) / len(positions)
 
 
-def cubic_matrix(
-    positions: Float[Tensor, " n"], extent: tuple[float, float], periodic: bool, query: Float[Tensor, " q"]
-) -> Float[Tensor, "q n"]:
-    return axis_matrix(positions, extent, periodic, query, 3)
+cubic_matrix = partial(axis_matrix, order=3)
 
 
 Walls = Mapping[tuple[int, int], Float[Tensor, " C"]]
@@ -154,10 +152,11 @@ def reader(
 
 
 def on_grid(
-    values: Float[Tensor, "N *space C"], source: Grid, target: Grid, periodic: Sequence[bool]
-) -> Float[Tensor, "N *target C"]:
-    """Cubics from one grid to another, whatever is prescribed on walls."""
-    return reader(source, periodic, target, {}, values)(values)
+    values: Float[Tensor, "N T *space C"], target: Grid, periodic: Sequence[bool]
+) -> Float[Tensor, "N T *target C"]:
+    """Frames at the centres of other cells of the domain by cubics on a grid, whatever is prescribed on walls."""
+    source = Grid.cell_centred(values.shape[2:-1], target.extent)
+    return reader(source, periodic, target, {}, values)(values.flatten(0, 1)).unflatten(0, values.shape[:2])
 
 
 def _stencils(

@@ -29,18 +29,17 @@ def build(
     progress: Tick | None = None,
     *,
     workers: int = 1,
-    rebuild: bool = False,
 ) -> Index:
     """Write the arrays into a store at `path`, or finish what an earlier call began.
 
     `key` is a digest of everything the numbers depend on (data, statistics, dtype, codec). A complete store of this key
-    is left as it is, apart from shards that are missing or have the wrong size; a store of another key is refused
-    unless `rebuild`, which starts anew. While another process builds the store, this one waits, then finds it done or
-    goes on where it was left. `progress(bytes done, bytes in all)` is called after each shard. With more than one
-    worker, a script must call this under `if __name__ == "__main__"`.
+    is left as it is, apart from shards that are missing or have the wrong size; a store of another key is refused.
+    While another process builds the store, this one waits, then finds it done or goes on where it was left.
+    `progress(bytes done, bytes in all)` is called after each shard. With more than one worker, a script must call this
+    under `if __name__ == "__main__"`.
     """
     progress = progress or (lambda done, total: None)
-    with planned(path, key, arrays, progress, rebuild=rebuild) as todo:
+    with planned(path, key, arrays, progress) as todo:
         done, total, written = todo.done, todo.total, {}
         progress(done, total)
         for piece, shard in write_pieces(path, todo.missing, arrays, workers):

@@ -18,24 +18,7 @@ import numpy as np
 from ups.durable import check_space, seal, write
 from ups.errors import UserError
 from ups.locks import held
-from ups.store.layout import (
-    INDEX,
-    LOCK,
-    PARTIAL,
-    SHARDS,
-    ArrayLayout,
-    Index,
-    Shard,
-    anew,
-    check_array,
-    plan,
-    read_index,
-    read_sealed,
-    row_bytes,
-    shard_problem,
-    size_problem,
-    understood,
-)
+from ups.store import layout
 from ups.track.tick import Tick
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
@@ -71,7 +54,7 @@ class Plan:
 
     key: str
     shapes: Shapes
-    finished: Mapping[tuple[str, int], Shard]
+    finished: Mapping[tuple[str, int], layout.Shard]
     missing: tuple[Piece, ...]
 
     @property
@@ -85,14 +68,12 @@ class Plan:
 
 
 @contextmanager
-def planned(
-    path: Path, key: str, arrays: Mapping[str, ArraySource], progress: Tick, *, rebuild: bool = False
-) -> Iterator[Plan]:
+def planned(path: Path, key: str, arrays: Mapping[str, ArraySource], progress: Tick) -> Iterator[Plan]:
     """What is to be done to complete the store at `path`, which is ours alone meanwhile if it is anything."""
     shapes = {name: (tuple(source.shape), np.dtype(source.dtype).name) for name, source in arrays.items()}
     for name, (shape, dtype) in shapes.items():
-        check_array(name, shape, dtype)
-    if not rebuild and (index := _ours(path, key, shapes)):
+        layout.check_array(name, shape, dtype)
+    if index := _ours(path, key, shapes):
         todo = _plan(key, shapes, _shards_of(path, index))
         if not todo.missing:  # nothing is written, so that a store can be used where nothing may be
             yield todo
@@ -101,64 +82,61 @@ def planned(
         path.mkdir(parents=True, exist_ok=True)
     with _alone(path, lambda: progress(*_seen(path, shapes))):
         with explained(path):
-            if rebuild:  # without an index or a claim, the shards belong to nobody
-                (path / INDEX).unlink(missing_ok=True)
-                (path / PARTIAL).unlink(missing_ok=True)
             index = _ours(path, key, shapes)
-            if index is None and not (path / PARTIAL).exists():
+            if index is None and not (path / layout.PARTIAL).exists():
                 for file in _shard_files(path):  # of an unknown key: none of them may end up in this store
                     file.unlink()
                 described = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes.items()}
-                write(path / PARTIAL, seal({"key": key, "arrays": described}))
+                write(path / layout.PARTIAL, seal({"key": key, "arrays": described}))
             todo = _plan(key, shapes, _shards_of(path, index) if index else _leftovers(path, shapes))
             check_space(path, todo.total - todo.done)
         yield todo
 
 
-def finish(path: Path, todo: Plan, written: Mapping[Piece, Shard]) -> Index:
+def finish(path: Path, todo: Plan, written: Mapping[Piece, layout.Shard]) -> layout.Index:
     """Write the index: from now on there is a store."""
     shards = {**todo.finished, **{(piece.array, piece.number): shard for piece, shard in written.items()}}
     arrays = {
-        name: ArrayLayout(dtype, shape, tuple(shards[place] for place in sorted(shards) if place[0] == name))
+        name: layout.ArrayLayout(dtype, shape, tuple(shards[place] for place in sorted(shards) if place[0] == name))
         for name, (shape, dtype) in todo.shapes.items()
     }
-    index = Index(todo.key, arrays)
-    if written or not (path / INDEX).exists():
+    index = layout.Index(todo.key, arrays)
+    if written or not (path / layout.INDEX).exists():
         with explained(path):
-            if index != read_index(path):
-                write(path / INDEX, index.sealed())
+            if index != layout.read_index(path):
+                write(path / layout.INDEX, index.sealed())
             kept = {shard.file for array in arrays.values() for shard in array.shards}
-            for file in [*_shard_files(path), path / PARTIAL]:  # what killed builds left behind
+            for file in [*_shard_files(path), path / layout.PARTIAL]:  # what killed builds left behind
                 if file.name not in kept:
                     file.unlink(missing_ok=True)
     return index
 
 
-def _ours(path: Path, key: str, shapes: Shapes) -> Index | None:
+def _ours(path: Path, key: str, shapes: Shapes) -> layout.Index | None:
     """The index if there is one; what lies at `path` but is of another key or shape is refused, finished or not."""
-    index = read_index(path)
+    index = layout.read_index(path)
     if index is not None:
         owner, what = index.key, "a store"
         held = {name: (array.shape, array.dtype) for name, array in index.arrays.items()}
     else:
-        partial = read_sealed(path / PARTIAL)
+        partial = layout.read_sealed(path / layout.PARTIAL)
         if partial is None:
             return None
-        with understood(path / PARTIAL):
+        with layout.understood(path / layout.PARTIAL):
             owner, what = partial["key"], "an unfinished store"
             held = {name: (tuple(array["shape"]), array["dtype"]) for name, array in partial["arrays"].items()}
     if owner != key:
         raise UserError(
             f"{path} holds {what} of other data or settings (key {owner}, wanted {key}); if it is of no more use, "
-            f"{anew(path)}"
+            f"{layout.anew(path)}"
         )
     if held != dict(shapes):
-        raise UserError(f"{path} holds {what} of the same key but other arrays or shapes; {anew(path)}")
+        raise UserError(f"{path} holds {what} of the same key but other arrays or shapes; {layout.anew(path)}")
     return index
 
 
 # Every shard of the store by (array, number), and whether its file is finished.
-_Found = dict[tuple[str, int], tuple[Shard, bool]]
+_Found = dict[tuple[str, int], tuple[layout.Shard, bool]]
 
 
 def _plan(key: str, shapes: Shapes, found: _Found) -> Plan:
@@ -167,10 +145,10 @@ def _plan(key: str, shapes: Shapes, found: _Found) -> Plan:
     return Plan(key, shapes, finished, tuple(missing))
 
 
-def _shards_of(path: Path, index: Index) -> _Found:
+def _shards_of(path: Path, index: layout.Index) -> _Found:
     """The shards of a complete store; a file that is missing or has the wrong size is not finished."""
     return {
-        (name, number): (shard, size_problem(path, shard) is None)
+        (name, number): (shard, layout.size_problem(path, shard) is None)
         for name, array in index.arrays.items()
         for number, shard in enumerate(array.shards)
     }
@@ -180,18 +158,18 @@ def _leftovers(path: Path, shapes: Shapes) -> _Found:
     """The shards to be written, finished where an earlier build left one that matches the checksum in its name."""
     found: _Found = {}
     for name, (shape, dtype) in shapes.items():
-        for number, (first, rows) in enumerate(plan(shape, dtype)):
-            found[name, number] = (Shard("", first, rows, rows * row_bytes(shape, dtype), 0), False)
+        for number, (first, rows) in enumerate(layout.plan(shape, dtype)):
+            found[name, number] = (layout.Shard("", first, rows, rows * layout.row_bytes(shape, dtype), 0), False)
             for file in sorted(path.glob(f"{name}.{number:05d}.{'[0-9a-f]' * 8}.bin")):
                 shard = replace(found[name, number][0], file=file.name, crc32=int(file.name.split(".")[2], 16))
-                if shard_problem(path, shard) is None:
+                if layout.shard_problem(path, shard) is None:
                     found[name, number] = (shard, True)
                     break
     return found
 
 
 def _total(shapes: Shapes) -> int:
-    return sum(shape[0] * row_bytes(shape, dtype) for shape, dtype in shapes.values())
+    return sum(shape[0] * layout.row_bytes(shape, dtype) for shape, dtype in shapes.values())
 
 
 def _seen(path: Path, shapes: Shapes) -> tuple[int, int]:
@@ -204,13 +182,13 @@ def _seen(path: Path, shapes: Shapes) -> tuple[int, int]:
 
 
 def _shard_files(path: Path) -> Iterable[Path]:
-    return [*path.glob(SHARDS), *path.glob("*.tmp")]
+    return [*path.glob(layout.SHARDS), *path.glob("*.tmp")]
 
 
 @contextmanager
 def _alone(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """One process at a time builds a store; the others wait, and call `waiting` now and then."""
-    file, warned = path / LOCK, False
+    file, warned = path / layout.LOCK, False
     while True:
         with explained(path):
             lock = file.open("a")

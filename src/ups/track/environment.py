@@ -23,7 +23,7 @@ def environment() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "git": _git(),
-        "cpu": {"model": cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
+        "cpu": {"model": cpu_model(), "count": os.cpu_count(), "usable": len(os.sched_getaffinity(0))},
         "torch": {
             "version": torch.__version__,  # names the build, which the package's own version need not
             "threads": torch.get_num_threads(),
@@ -81,8 +81,3 @@ def cpu_model() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _usable_cpus() -> int:
-    """Processors this process may use, which in a container can be fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -20,13 +20,14 @@ import numpy as np
 import yaml
 
 from ups import durable
-from ups.data.formats.well.tree import STATISTICS as KINDS
+from ups.data.formats.well.reader import grouped
 from ups.data.generate.workers import in_workers
 from ups.data.prepare.row_ranges import in_steps
 from ups.errors import UserError
-from ups.fields import Dataset
+from ups.fields import Dataset, Header
 from ups.track.tick import Tick
 
+KINDS = ("mean", "std", "rms", "mean_delta", "std_delta", "rms_delta")
 BLOCK_BYTES = 1 << 26  # of one read: 64 MiB
 
 Moments = dict[str, dict[str, float]]
@@ -117,6 +118,26 @@ def _pooled(parts: Sequence[np.ndarray], suffix: str) -> dict[str, float]:
 def by_kind(found: Moments) -> dict[str, dict[str, float]]:
     """The same, a kind of number first and then a field, as The Well has them."""
     return {kind: {name: numbers[kind] for name, numbers in found.items() if kind in numbers} for kind in KINDS}
+
+
+def well_stats(header: Header, numbers: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
+    """`stats.yaml` as plain data: {"mean": {field: number, or a list with one a component}, "std": …}.
+
+    `numbers` has the same six keys (mean, std, rms and those of the difference between frames) with one number a
+    channel, static field and forcing; what does not vary in time has only the first three.
+    """
+    fields = grouped(header.channels, header.grid.dimension)
+    content: dict[str, dict[str, Any]] = {}
+    for key in KINDS:
+        given = numbers[key]
+        content[key] = {
+            name: float(given[name]) if parts == (name,) else [float(given[part]) for part in parts]
+            for name, parts in fields
+            if all(part in given for part in parts)
+        }
+        others = (*header.static, *header.forcings, "mask")
+        content[key] |= {name: float(given[name]) for name in others if name in given}
+    return content
 
 
 def statistics_path(data: Path) -> Path:

@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def write_report(
         "deadline": hang and hang.deadline,
         "command": shlex.join(command),
         "ranks": _ranks(directory, deaths, heartbeats, failures, stacks),
-        "host_state": {"before": before.as_dict(), "after": after.as_dict(), "oom_kills": oom_kills(before, after)},
+        "host_state": {"before": asdict(before), "after": asdict(after), "oom_kills": oom_kills(before, after)},
         "flight_recorder": {str(path.relative_to(directory)): _unfinished(path) for path in flights_of(folder)},
         "environment": _environment(directory),
     }

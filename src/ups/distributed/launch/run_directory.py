@@ -28,7 +28,8 @@ def claimed_run(
 ) -> Iterator[None]:
     """The run directory, ours alone while we work in it, with this configuration; `before`, if any, is what it has.
 
-    One that led to nothing, such as a wrong path of the data, gives way to its correction; not to another node's.
+    Other tasks, data or seeds are refused. A configuration that led to nothing, such as a wrong path of the data, gives
+    way to its correction; not to another node's.
     """
     if not (directory / LOCK).exists() and not any(directory.glob("stages/*/checkpoints")):
         for name in _FILES:
@@ -38,7 +39,8 @@ def claimed_run(
                 )
     with claimed(directory, rendezvous):
         if before is not None and (begun(directory) or rendezvous is not None):
-            check_same(directory, config, before)
+            ours, theirs = ({k: v for k, v in decisive(c).items() if k not in _TRAINED} for c in (config, before))
+            refuse_differences(str(directory), ours, theirs)
         save_config(config, directory / "config.yaml")
         yield
 
@@ -46,12 +48,6 @@ def claimed_run(
 def begun(directory: Path) -> bool:
     """Whether there is a run that has data, or more."""
     return (directory / "config.yaml").exists() and any((directory / name).exists() for name in _WORK)
-
-
-def check_same(directory: Path, config: BaseModel, before: BaseModel) -> None:
-    """Refuse other tasks, data or seeds."""
-    ours, theirs = ({k: v for k, v in decisive(c).items() if k not in _TRAINED} for c in (config, before))
-    refuse_differences(str(directory), ours, theirs)
 
 
 def refuse_differences(where: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:

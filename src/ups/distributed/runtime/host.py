@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -21,9 +20,6 @@ class HostState:
     descriptor_limit: int
     oom_kills_cgroup: int | None
     oom_kills_host: int | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def host_state() -> HostState:

@@ -35,7 +35,7 @@ _LARGEST = torch.finfo(torch.float64).max
 def conserved(w: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
     """(ρ, p, v) → (ρ, E, ρv) with E = p/(γ − 1) + ½ρ|v|²."""
     density, velocity = w[:, :1], w[:, 2:]
-    energy = w[:, 1:2] / (GAMMA - 1) + density * _square(velocity) / 2
+    energy = w[:, 1:2] / (GAMMA - 1) + density * velocity.square().sum(1, keepdim=True) / 2
     return torch.cat((density, energy, density * velocity), 1)
 
 
@@ -310,7 +310,3 @@ def _both_sides(v: Float[Tensor, "B D *space"], dim: int, kind: str) -> list[Flo
 
 def _sum_of_squares(velocity: Sequence[Tensor]) -> Tensor:
     return reduce(add, (v.square() for v in velocity))
-
-
-def _square(velocity: Float[Tensor, "B D *space"]) -> Float[Tensor, "B 1 *space"]:
-    return velocity.square().sum(1, keepdim=True)

@@ -12,7 +12,7 @@ from functools import lru_cache, wraps
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Shaped
 from torch import Tensor, fx
 from torch.fx.proxy import GraphAppendingTracer
 
@@ -39,7 +39,7 @@ _TEXT: dict[Any, str] = {
 }
 
 
-def recordable(*tensors: Float[Tensor, "*any"]) -> bool:
+def recordable(*tensors: Shaped[Tensor, "..."]) -> bool:
     """Whether what is computed from these may be fused or recorded: on a GPU, and not followed by autograd."""
     followed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return tensors[0].is_cuda and not followed

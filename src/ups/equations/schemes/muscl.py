@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from ups.equations.schemes.fused import fused, recordable
+from ups.equations.schemes.marching import march
 from ups.equations.schemes.repeated import repeat
 from ups.errors import UserError
 
@@ -197,6 +198,15 @@ def cover(balance: Balance, u: Float[Tensor, "B C *space"], interval: float) -> 
         return _step_by_step(balance, u, interval)
     cells = u[0, 0].numel()
     return in_rounds(balance, u, interval, [max(1, block // cells) for block in _GPU_CELLS])
+
+
+def states(
+    balance: Balance, u: Float[Tensor, "B C *space"], times: Float[Tensor, " T"], refusal: str
+) -> Iterator[Float[Tensor, "B C *space"]]:
+    """The states at `times`, started from u at t = 0; a start that is not admissible is refused."""
+    if not balance.admissible(u).all():
+        raise UserError(f"{balance.name}: {refusal}")
+    yield from march(balance.name, u, times, lambda u, now, later: cover(balance, u, later - now))
 
 
 def _next_step(

@@ -17,16 +17,8 @@ import numpy as np
 from jaxtyping import Int
 
 from ups.data.formats.hdf5 import array, open_file, precision, read_rows
+from ups.data.formats.pdebench import published
 from ups.data.formats.pdebench.file import PDEBenchFile, check_axes, stored_grid, stored_times, write_coordinates
-from ups.data.formats.pdebench.published import (
-    check_fits,
-    known_task,
-    needed,
-    parameter_attributes,
-    published_boundary,
-    published_parameters,
-    refuse_varying,
-)
 from ups.data.formats.reading import batch_from
 from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
@@ -63,15 +55,15 @@ class CFDFile(PDEBenchFile):
 
     def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
         path, space = self.path, self.shape[2:]
-        known = known_task(task or f"compressible_{len(space)}d")
-        check_fits(known, len(space) + 2, len(space), path)
+        known = published.known_task(task or f"compressible_{len(space)}d")
+        published.check_fits(known, len(space) + 2, len(space), path)
         return Header(
             task=known.name,
             channels=known.channel_names,
             grid=stored_grid(file, "density", space, path),
             times=stored_times(file, self.shape[1], path),
-            boundary=published_boundary(path, known),
-            parameters=needed(published_parameters(path, dict(file.attrs)), known, path),
+            boundary=published.boundary_of(path, known),
+            parameters=published.needed(published.parameters_of(path, dict(file.attrs)), known, path),
             dtype=precision(array(file, "density", path)),
         )
 
@@ -93,14 +85,14 @@ class CFDWriter(HDF5Writer):
                 f"{path}: a CFD file holds {', '.join(expected)}, not {', '.join(self.header.channels)}; "
                 "choose another layout"
             )
-        refuse_varying(self.header, path)
+        published.refuse_varying(self.header, path)
         check_axes(self.header, path)
 
     def lay_out(self) -> None:
         for name in self.header.channels:
             self.array(name, (self.count, len(self.header.times), *self.header.grid.shape))
         write_coordinates(self.file, self.header, times=True)
-        self.file.attrs.update(parameter_attributes(self.header))
+        self.file.attrs.update(published.parameter_attributes(self.header))
 
     def put(self, start: int, batch: Batch) -> None:
         for channel, name in enumerate(self.header.channels):

@@ -30,8 +30,8 @@ from ups.data.formats.hdf5 import (
     rounded,
     stored_type,
 )
+from ups.data.formats.pdebench import published
 from ups.data.formats.pdebench.file import PDEBenchFile, check_axes
-from ups.data.formats.pdebench.published import check_fits, fixed_parameters, known_task, needed, published_words
 from ups.data.formats.reading import batch_from
 from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
@@ -74,13 +74,13 @@ class GroupedFile(PDEBenchFile):
         space = [centred_axis(positions) for name, positions in self._axes.items() if name != "t"]
         grid = Grid(tuple(positions for positions, _ in space), tuple(extent for _, extent in space))
         times = even_times(self._axes["t"])
-        known = known_task(task or _task_name(channels, grid, float(times[-1]), path))
-        check_fits(known, channels, grid.dimension, path)
+        known = published.known_task(task or _task_name(channels, grid, float(times[-1]), path))
+        published.check_fits(known, channels, grid.dimension, path)
         if known.static:
             raise UserError(f"{path}: the layout has no static fields, task {known.name!r} needs {known.static}")
         config = _config(file, self._keys[0], path)
         first, last = (_of_task(_config(file, key, path), known) for key in (self._keys[0], self._keys[-1]))
-        parameters = needed(first, known, path)
+        parameters = published.needed(first, known, path)
         return Header(
             task=known.name,
             channels=known.channel_names,
@@ -200,12 +200,12 @@ def _numbers(config: Mapping[str, Any]) -> dict[str, float]:
 
 def _of_task(config: Mapping[str, Any], known: TaskSpec) -> dict[str, float]:
     """A run is told more than the equation's parameters: only those that the task knows."""
-    names = {*known.parameters, *fixed_parameters(known)}
+    names = {*known.parameters, *published.fixed_parameters(known)}
     return {name: value for name, value in _numbers(config).items() if name in names}
 
 
 def _task_name(channels: int, grid: Grid, last: float, path: Path) -> str:
-    for word in published_words(path):
+    for word in published.words_of(path):
         if word in _TASK_OF_NAME:
             return _TASK_OF_NAME[word]
     name = _TASK_OF_CONTENT.get((channels, grid.extent, last))

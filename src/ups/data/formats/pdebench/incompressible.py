@@ -18,15 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.formats.hdf5 import array, even_times, open_file, precision, read_rows, rounded
+from ups.data.formats.pdebench import published
 from ups.data.formats.pdebench.file import PDEBenchFile
-from ups.data.formats.pdebench.published import (
-    check_fits,
-    known_task,
-    needed,
-    parameter_attributes,
-    published_parameters,
-    refuse_varying,
-)
 from ups.data.formats.reading import batch_from
 from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
@@ -56,8 +49,8 @@ class IncompressibleFile(PDEBenchFile):
         return "velocity", velocity[:4]
 
     def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
-        path, known = self.path, known_task(task or "incompressible")
-        check_fits(known, len(CHANNELS), 2, path)
+        path, known = self.path, published.known_task(task or "incompressible")
+        published.check_fits(known, len(CHANNELS), 2, path)
         if len(known.static) != len(STATIC):
             raise UserError(f"{path}: has static fields {', '.join(STATIC)}, task {known.name!r} has {known.static}")
         return Header(
@@ -66,7 +59,7 @@ class IncompressibleFile(PDEBenchFile):
             grid=Grid.cell_centred(self.shape[2:]),
             times=_times(file, path),
             boundary=known.boundary,
-            parameters=needed(published_parameters(path, dict(file.attrs)), known, path),
+            parameters=published.needed(published.parameters_of(path, dict(file.attrs)), known, path),
             static=known.static,
             dtype=precision(array(file, "velocity", path)),
             notes={
@@ -111,7 +104,7 @@ class IncompressibleWriter(HDF5Writer):
                 f"{path}: an incompressible file holds the static fields {', '.join(STATIC)}, not "
                 f"{', '.join(header.static) or 'none'}; choose another layout"
             )
-        refuse_varying(header, path)
+        published.refuse_varying(header, path)
 
     def lay_out(self) -> None:
         frames, space = len(self.header.times), self.header.grid.shape
@@ -119,7 +112,7 @@ class IncompressibleWriter(HDF5Writer):
         self.array("particles", (self.count, frames, *space, 1))
         self.array("force", (self.count, *space, 2))
         self.file.create_dataset("t", data=np.tile(rounded(self.header.times), (self.count, 1)))
-        self.file.attrs.update(parameter_attributes(self.header))
+        self.file.attrs.update(published.parameter_attributes(self.header))
         self.file.attrs["latestIndex"] = self.count
 
     def put(self, start: int, batch: Batch) -> None:

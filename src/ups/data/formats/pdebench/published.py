@@ -51,7 +51,7 @@ def fixed_parameters(task: TaskSpec) -> dict[str, float]:
     return _FIXED.get(task.name, {})
 
 
-def published_parameters(path: Path, attributes: Mapping[str, Any]) -> dict[str, float]:
+def parameters_of(path: Path, attributes: Mapping[str, Any]) -> dict[str, float]:
     """Parameters from the file's name, and from its attributes where they say more."""
     found = {OURS[name]: float(value) for name, value in _IN_NAME.findall(path.name)}
     for name, value in attributes.items():
@@ -63,7 +63,7 @@ def published_parameters(path: Path, attributes: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def published_words(path: Path) -> list[str]:
+def words_of(path: Path) -> list[str]:
     """The words of a file's name: 1D_CFD_Rand_Eta0.1_Zeta0.1_periodic_Train.hdf5 has `periodic` among them."""
     return re.split(r"[_.]", path.name)
 
@@ -80,9 +80,9 @@ def needed(parameters: Mapping[str, float], known: TaskSpec, path: Path) -> dict
     return found
 
 
-def published_boundary(path: Path, known: TaskSpec) -> Boundary:
+def boundary_of(path: Path, known: TaskSpec) -> Boundary:
     """The boundary that the file's name says (`periodic`, or `trans` for open sides), else the task's."""
-    words = published_words(path)
+    words = words_of(path)
     if "trans" in words:
         return Boundary.all("open", known.dimension)
     return Boundary.all("periodic", known.dimension) if "periodic" in words else known.boundary

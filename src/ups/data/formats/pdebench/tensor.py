@@ -20,15 +20,8 @@ import torch
 from jaxtyping import Int
 
 from ups.data.formats.hdf5 import array, open_file, precision, read_rows
+from ups.data.formats.pdebench import published
 from ups.data.formats.pdebench.file import PDEBenchFile, check_axes, stored_grid, stored_times, write_coordinates
-from ups.data.formats.pdebench.published import (
-    check_fits,
-    known_task,
-    needed,
-    parameter_attributes,
-    published_parameters,
-    refuse_varying,
-)
 from ups.data.formats.reading import batch_from
 from ups.data.formats.writing import HDF5Writer
 from ups.errors import UserError
@@ -59,10 +52,10 @@ class TensorFile(PDEBenchFile):
 
     def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
         path, space = self.path, self.shape[2:]
-        parameters = published_parameters(path, dict(file.attrs))
+        parameters = published.parameters_of(path, dict(file.attrs))
         darcy = len(space) == 2
-        known = known_task(task or _task_name(parameters, darcy, path))
-        check_fits(known, 1, len(space), path)
+        known = published.known_task(task or _task_name(parameters, darcy, path))
+        published.check_fits(known, 1, len(space), path)
         if len(known.static) != darcy:
             raise UserError(f"{path}: has {int(darcy)} static fields, task {known.name!r} has {known.static}")
         return Header(
@@ -71,7 +64,7 @@ class TensorFile(PDEBenchFile):
             grid=stored_grid(file, "tensor", space, path),
             times=torch.zeros(1, dtype=torch.float64) if darcy else stored_times(file, self.shape[1], path),
             boundary=known.boundary,
-            parameters=needed(parameters, known, path),
+            parameters=published.needed(parameters, known, path),
             static=known.static,
             dtype=precision(array(file, "tensor", path)),
             notes={"target": _TRANSIENT} if known.name == "darcy" else {},
@@ -123,7 +116,7 @@ class TensorWriter(HDF5Writer):
                 f"{path}: a tensor file holds one-dimensional fields, or two-dimensional steady ones that depend on "
                 "one static field; choose another layout"
             )
-        refuse_varying(header, path)
+        published.refuse_varying(header, path)
         check_axes(header, path)
 
     def lay_out(self) -> None:
@@ -132,7 +125,7 @@ class TensorWriter(HDF5Writer):
         if grid.dimension == 2:
             self.array("nu", (self.count, *grid.shape))
         write_coordinates(self.file, header, times=grid.dimension == 1)
-        self.file.attrs.update(parameter_attributes(header))
+        self.file.attrs.update(published.parameter_attributes(header))
 
     def put(self, start: int, batch: Batch) -> None:
         self.fill("tensor", start, batch.values[..., 0])
