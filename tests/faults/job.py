@@ -150,7 +150,8 @@ class Job:
         `recover` from then to training again; `repeated` steps.
         """
         crash, report = self.events("crash")[0], self.reports()[0]
-        (resumed,) = (event["step"] for event in self.events("resumed") if event["attempt"] == 1)
+        # Saves are put off while the disk is slow: there may be none yet, and it begins again.
+        resumed = next((event["step"] for event in self.events("resumed") if event["attempt"] == 1), 0)
         fault = self.times[0, report["rank"], report["step"], report["phase"]]
         recover = self.trains[1] - fault - crash["seconds_to_detect"]
         assert recover < 20 * slowness(), f"training again only after {recover:.1f} s"

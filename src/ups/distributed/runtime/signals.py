@@ -53,6 +53,8 @@ def stoppable(stop: StopFlag, launched: bool, rank: int, directory: Path | None)
         stop.asked = True
 
     def end_late() -> None:
+        # Signals go to the main thread, where Python answers them at once.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         while not left.wait(0.2):
             if directory is not None and time.monotonic() > stop.at + GRACE:
                 late = f"rank {rank} was not done {GRACE:.0f} s after it was asked to stop"
