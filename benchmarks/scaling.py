@@ -118,7 +118,7 @@ class Known(Grid):
 
 FRAME = Frame(Known(PROBLEM.grid.positions, PROBLEM.grid.extent), PROBLEM.boundary, (PATCH,) * PROBLEM.grid.dimension)
 SPECTRAL = Spectral([FRAME], width=1, modes=MODES)
-TABLES = Geometry.build(FRAME, SPECTRAL.tables, CPU, torch.float32)
+TABLES = Geometry.build(FRAME, SPECTRAL.tables, CPU, torch.float32, position_modes=0)  # walls on all sides
 
 
 class Network(OperatorModel):

@@ -12,7 +12,7 @@ from ups.data.prepare.statistics import Scale, Statistics
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, Side, TaskSpec
 from ups.models.conditions import Modulation
-from ups.models.geometry import Frame, averaged, resampling
+from ups.models.geometry import Frame, averaged, position_waves, resampling
 from ups.models.operator.model import OperatorModel
 from ups.models.operator.spectral import Spectral
 from ups.models.propagator import Propagator
@@ -89,18 +89,60 @@ def test_the_untrained_model_is_persistence(task: TaskSpec, architecture: str) -
 )
 @pytest.mark.parametrize("shift", [2, 6, 30])
 def test_shifts_by_the_patch_commute_on_a_periodic_axis(shift: int, architecture: str, settings: dict) -> None:
-    step, given = model(True, architecture, **settings), inputs(WAVES)
+    step, given = model(True, architecture, position_modes=0, **settings), inputs(WAVES)
     moved = given | {"history": given["history"].roll(shift, 2)}
     # Round-off of sums over 12 channels and 16 modes in float64, through two blocks.
     assert torch.allclose(step(**moved), step(**given).roll(shift, 1), rtol=0, atol=1e-12)
 
 
 def test_shifts_commute_along_the_periodic_axis_of_a_tank_and_not_across_it(architecture: str) -> None:
-    step, given = model(trained=True, architecture=architecture), inputs(TANK)
+    step, given = model(trained=True, architecture=architecture, position_modes=0), inputs(TANK)
     along = given | {"history": given["history"].roll(4, 2)}
     across = given | {"history": given["history"].roll(4, 3)}
     assert torch.allclose(step(**along), step(**given).roll(4, 1), rtol=0, atol=1e-12)
     assert not torch.allclose(step(**across), step(**given).roll(4, 2), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("task", [WAVES, TANK], ids=lambda t: t.name)
+def test_shifts_commute_until_a_task_has_learned_a_field_of_its_own(task: TaskSpec, architecture: str) -> None:
+    step, given = model(trained=True, architecture=architecture), inputs(task)
+    moved = given | {"history": given["history"].roll(4, 2)}
+    own = step.network.stem.positions[f"task_{task.name}"]
+    assert not torch.allclose(step(**moved), step(**given).roll(4, 1), rtol=0, atol=1e-3)
+    torch.nn.init.zeros_(own)
+    assert torch.allclose(step(**moved), step(**given).roll(4, 1), rtol=0, atol=1e-12)
+
+
+def test_only_tasks_with_a_periodic_axis_learn_fields_of_positions(architecture: str) -> None:
+    shapes = {name: tuple(own.shape) for name, own in model(False, architecture).network.stem.positions.items()}
+    # of 5 modes as the latent points allow: 1 and 4 pairs of waves, or 3 of 8 points; 4 cosines between walls
+    assert shapes == {"task_waves": (9, 12), "task_tank": (7, 4, 12)}
+    assert not model(False, architecture, position_modes=0).network.stem.positions
+
+
+def test_position_waves_are_the_axes_own() -> None:
+    x, y = position_waves(FRAMES["tank"], 2)
+    at_x, at_y = FRAMES["tank"].latent.positions
+    assert torch.allclose(x, torch.stack([torch.ones(8), (2 * torch.pi * at_x).cos(), (2 * torch.pi * at_x).sin()], -1))
+    assert torch.allclose(y, torch.stack([torch.ones(8), (torch.pi * at_y).cos()], -1))
+
+
+@pytest.mark.parametrize(("modes", "learned"), [(0, False), (3, True)])
+def test_a_force_that_is_fixed_in_space_needs_positions(modes: int, learned: bool, architecture: str) -> None:
+    """From fields without any feature, a model that commutes with shifts can predict a constant change only."""
+    step = model(False, architecture, position_modes=modes)
+    given = inputs(WAVES) | {"history": torch.ones(3, 1, 32, 1, dtype=torch.float64)}
+    force = torch.sin(4 * torch.pi * given["grid"].positions[0])[:, None].expand(3, 32, 1)
+    optimiser = torch.optim.Adam(step.parameters(), lr=0.02)
+    errors = []
+    for _ in range(60):
+        error = (step(**given) - given["history"][:, -1] - force).square().mean() / force.square().mean()
+        optimiser.zero_grad()
+        error.backward()
+        optimiser.step()
+        errors.append(error.item())
+    assert errors[0] == pytest.approx(1.0)
+    assert min(errors) < 0.05 if learned else min(errors) > 0.9
 
 
 def test_x_and_y_have_weights_of_their_own(architecture: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Grid
-from ups.models.bases import cell_widths
+from ups.models.bases import basis, cell_widths
 from ups.models.interpolation import apply_along, axis_matrix
 
 
@@ -98,17 +98,20 @@ Tables = Callable[[Frame, Callable[[Tensor], Tensor]], Any]
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Tables for one frame; `tables` are those that the architecture's blocks look up."""
+    """Tables for one frame; `tables` are those that the architecture's blocks look up, `waves` those of positions."""
 
     frame: Frame
     tables: Any
+    waves: tuple[Tensor, ...]
     decode: tuple[Tensor, ...]
     offsets: Tensor
     walls: Tensor
     wall_factor: Tensor | None
 
     @classmethod
-    def build(cls, frame: Frame, tables: Tables, device: torch.device, dtype: torch.dtype) -> Geometry:
+    def build(
+        cls, frame: Frame, tables: Tables, device: torch.device, dtype: torch.dtype, position_modes: int
+    ) -> Geometry:
         own, latent, periodic = frame.grid, frame.latent, frame.boundary.periodic
 
         def put(t: Tensor) -> Tensor:
@@ -118,6 +121,7 @@ class Geometry:
         return cls(
             frame=frame,
             tables=tables(frame, put),
+            waves=tuple(put(table) for table in position_waves(frame, position_modes)),
             decode=tuple(
                 put(axis_matrix(p, span, wraps, q, 1))
                 for p, span, wraps, q in zip(latent.positions, latent.extent, periodic, own.positions, strict=True)
@@ -126,6 +130,23 @@ class Geometry:
             walls=put(wall_distances(own, frame.boundary)),
             wall_factor=None if factor is None else put(factor),
         )
+
+
+def position_waves(frame: Frame, most: int) -> tuple[Float[Tensor, "_ _"], ...]:
+    """The lowest waves of each axis at its latent points, (n, F): 1, cos θ, sin θ, … around, 1, cos θ, … between walls.
+
+    None where all axes have walls, whose distances tell where a point lies.
+    """
+    latent, periodic = frame.latent, frame.boundary.periodic
+    if most == 0 or not any(periodic):
+        return ()
+    axes = zip(latent.positions, latent.extent, periodic, frame.modes(most), strict=True)
+    rows = [basis(*axis) for axis in axes]
+    rows = [
+        torch.cat([own[:1], own[2:]]) if wraps else own[::2]  # mode 0 has no sine
+        for own, wraps in zip(rows, periodic, strict=True)
+    ]
+    return tuple(own.T.contiguous() for own in rows)
 
 
 def cell_offsets(latent: Grid, grid: Grid) -> Float[Tensor, "*space features"]:

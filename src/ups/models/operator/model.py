@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.models.conditions import ConditionEmbedding, Modulation
-from ups.models.geometry import Frame, Geometry
+from ups.models.geometry import Frame, Geometry, position_waves
 from ups.models.interpolation import apply_along
 from ups.models.network import Architecture, matrices_of
 from ups.models.operator.pdet_stack import PdetStack, PdetStackSettings
@@ -49,16 +49,26 @@ def patchify(values: Float[Tensor, "B *space C"], patch: tuple[int, ...]) -> Flo
 
 
 class Stem(nn.Module):
-    """Fields on their own points → latents. Rows per field name and patch; lags of the history are rows too."""
+    """Fields on their own points → latents. Rows per field name and patch; lags of the history are rows too.
+
+    On a periodic axis nothing tells where a point lies, and what blocks compute commutes with shifts; a force that is
+    fixed in space does not. So each task with such an axis learns a field of its own there, zero at first, from the
+    lowest waves of all axes.
+    """
 
     compiled = True
 
-    def __init__(self, tasks: Mapping[str, TaskSpec], frames: Mapping[str, Frame], width: int) -> None:
+    def __init__(
+        self, tasks: Mapping[str, TaskSpec], frames: Mapping[str, Frame], width: int, position_modes: int
+    ) -> None:
         super().__init__()
         self.rows = nn.ParameterDict()
         self.bias = nn.Parameter(torch.zeros(width))
+        self.positions = nn.ParameterDict()
         self.inputs: dict[str, list[str]] = {}
         for name, task in tasks.items():
+            if waves := position_waves(frames[name], position_modes):
+                self.positions[f"task_{name}"] = nn.Parameter(torch.zeros(*(table.shape[1] for table in waves), width))
             patch = frames[name].patch
             cells = math.prod(patch)
             # Rows belong to places in the cell: cells of other proportions have others.
@@ -74,13 +84,18 @@ class Stem(nn.Module):
                     self.rows[key] = nn.Parameter(torch.randn(lags * cells, width) / math.sqrt(len(fields) * cells))
 
     def forward(
-        self, task: str, values: Float[Tensor, "B *space C"], walls: Float[Tensor, "*space W"], patch: tuple[int, ...]
+        self, task: str, values: Float[Tensor, "B *space C"], geometry: Geometry
     ) -> Float[Tensor, "B *latent D"]:
-        keys = self.inputs[task]
+        keys, patch = self.inputs[task], geometry.frame.patch
         domain = self.bias
-        if walls.shape[-1]:
-            domain = domain + (patchify(walls[None], patch) @ self.rows[keys[-1]])[0]
+        if geometry.walls.shape[-1]:
+            domain = domain + patchify(geometry.walls[None], patch) @ self.rows[keys[-1]]
             keys = keys[:-1]
+        if geometry.waves:
+            own = self.positions[f"task_{task}"][None]
+            for axis, table in enumerate(geometry.waves):
+                own = apply_along(table, own, axis)
+            domain = domain + own
         return patchify(values, patch) @ torch.cat([self.rows[key] for key in keys]) + domain
 
 
@@ -163,16 +178,18 @@ class OperatorModel(nn.Module):
         depth: int = 4,
         head: int = 32,
         conditions: int = 64,
+        position_modes: int = 5,
         **settings: Any,
     ) -> None:
         super().__init__()
+        self.position_modes = position_modes
         self.tasks = {task.name: task for task in tasks}
         self.frames = {task.name: frames[task.name] for task in tasks}
         self.architecture: Spectral | PdetStack = ARCHITECTURES[architecture](
             self.frames.values(), width=width, **settings
         )
         names = {name for task in tasks for name in condition_names(task)}
-        self.stem = Stem(self.tasks, self.frames, width)
+        self.stem = Stem(self.tasks, self.frames, width, position_modes)
         self.conditions = ConditionEmbedding(names, conditions)
         self.modulation = Modulation(conditions, depth, self.architecture.modulated)
         self.blocks = nn.ModuleList(self.architecture.block() for _ in range(depth))
@@ -196,7 +213,9 @@ class OperatorModel(nn.Module):
             )
         if key not in self._geometries:
             with _kept():
-                self._geometries[key] = Geometry.build(frame, self.architecture.tables, like.device, like.dtype)
+                self._geometries[key] = Geometry.build(
+                    frame, self.architecture.tables, like.device, like.dtype, self.position_modes
+                )
         return self._geometries[key]
 
     def fixed(self, task: str, like: Tensor) -> Mapping[str, Float[Tensor, ""]]:
@@ -222,7 +241,7 @@ class OperatorModel(nn.Module):
         fields = torch.cat([lags, static], -1)
         fixed = {name: value.expand(history.shape[0]) for name, value in self.fixed(task, history).items()}
         modulation = self.modulation(self.conditions({**conditions, **fixed}))
-        x = self.stem(task, fields, geometry.walls, geometry.frame.patch)
+        x = self.stem(task, fields, geometry)
         for block, numbers in zip(self.blocks, modulation, strict=True):
             x = block(x, numbers, geometry.tables)
         return self.head(task, x, torch.cat([history[:, -1], static], -1), geometry)

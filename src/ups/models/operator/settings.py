@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from ups.config.settings import Positive, PositiveFloat, Strict
@@ -13,3 +15,8 @@ class OperatorSettings(Strict):
     expansion: PositiveFloat = Field(default=2.0, description="hidden width of a block's MLP, in widths")
     head: Positive = Field(default=32, description="hidden width of the head")
     conditions: Positive = Field(default=64, description="width of the embedded conditions")
+    position_modes: Annotated[int, Field(ge=0)] = Field(
+        default=5,
+        description="along each axis, of the field that a task with a periodic axis learns of its points' positions, "
+        "as fixed forces need; 0: none, and shifts commute exactly",
+    )
