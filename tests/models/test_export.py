@@ -50,7 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Propagator, Model
     for parameter in model.parameters():
         if not parameter.detach().any():
             parameter.data.normal_(std=0.3, generator=generator)
-    return model.requires_grad_(False), spec
+    return model.eval().requires_grad_(False), spec  # as models are loaded: in training nothing is cut off
 
 
 @pytest.fixture(scope="module")
