@@ -130,7 +130,7 @@ def test_the_steady_loss_moves_every_parameter_its_task_uses(prepared) -> None:
     loss.parts["steady"].mean().backward()
     still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     # The state of a steady problem starts at zero, so rows that multiply it cannot move.
-    alien = ("periodic", "parameter_beta", "lead", "place.1", "field_u")
+    alien = ("periodic", "parameter_beta", "lead", "place.1", "field_u", "positions.task_advection")
     assert [n for n in still if not any(word in n for word in alien)] == []
 
 
