@@ -62,6 +62,7 @@ def stoppable(stop: StopFlag, launched: bool, rank: int, directory: Path | None)
                 os._exit(0 if supervised() else STOPPED)
 
     handlers = {number: signal.signal(number, ask) for number in stop_signals()}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)  # whoever started this process may have had them blocked
     if launched:
         threading.Thread(target=end_late, name="grace", daemon=True).start()
     try:
