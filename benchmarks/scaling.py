@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -117,8 +118,8 @@ class Known(Grid):
 
 
 FRAME = Frame(Known(PROBLEM.grid.positions, PROBLEM.grid.extent), PROBLEM.boundary, (PATCH,) * PROBLEM.grid.dimension)
-SPECTRAL = Spectral([FRAME], width=1, modes=MODES)
-TABLES = Geometry.build(FRAME, SPECTRAL.tables, CPU, torch.float32, position_modes=0)  # walls on all sides
+SPECTRAL = Spectral({PROBLEM.task().name: FRAME}, width=1, modes=MODES)
+TABLES = Geometry.build(FRAME, partial(SPECTRAL.tables, PROBLEM.task().name), CPU, torch.float32, position_modes=0)
 
 
 class Network(OperatorModel):

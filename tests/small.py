@@ -30,7 +30,7 @@ from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 
 EQUATIONS = ((Advection(points=32, beta=0.4, frames=9, duration=0.8), 12), (Darcy(points=16), 10))
-SETTINGS = {"width": 8, "depth": 2, "modes": 4, "head": 8, "conditions": 8}
+SETTINGS = {"width": 8, "depth": 2, "modes": 4, "experts": 2, "head": 8, "conditions": 8}
 
 SMALLER = [
     "tasks.advection.make.trajectories=20",

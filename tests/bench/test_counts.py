@@ -62,8 +62,8 @@ def test_fourier_transforms_cost_five_n_log_n_and_half_of_it_for_real_numbers():
 def test_a_spectral_block_costs_its_transforms_its_mixing_and_its_two_layers():
     width, modes, points, batch = 8, 4, 32, 3
     frame = Frame(Grid.cell_centred((points,)), Boundary.all("periodic", 1), (1,))
-    spectral = Spectral([frame], width=width, modes=modes)
-    block, bases = spectral.block(), spectral.tables(frame, lambda table: table.float())
+    spectral = Spectral({"waves": frame}, width=width, modes=modes)
+    block, bases = spectral.block(), spectral.tables("waves", frame, lambda table: table.float())
     x, modulation = torch.randn(batch, points, width), torch.randn(batch, 3 * width)
     with Counting() as counting, torch.no_grad():
         block(x, modulation, bases)

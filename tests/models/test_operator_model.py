@@ -261,16 +261,41 @@ def test_step_scales_follow_the_strides() -> None:
     assert scale(0.8) == pytest.approx(0.9)  # and no larger than the last above it
 
 
+def test_every_expert_learns_from_every_task_that_uses_it() -> None:
+    """Tasks mix the same matrices, each in its own way: nothing of a block but a task's gates is its own alone."""
+    step = model(trained=True, experts=2)
+    blocks = {name: p for name, p in step.named_parameters() if ".blocks." in name}
+    touched: dict[str, set[str]] = {name: set() for name in blocks}
+    for task in TASKS:
+        found = torch.autograd.grad(step(**inputs(task)).square().sum(), list(blocks.values()), allow_unused=True)
+        for (name, parameter), gradient in zip(blocks.items(), found, strict=True):
+            if gradient is not None and bool((gradient != 0).any()):
+                touched[name].add(task.name)
+                if name.endswith("inner.weight"):
+                    assert (gradient.flatten(1) != 0).any(1).all() and len(parameter) == 2  # both experts
+    shared = sum(blocks[name].numel() for name, tasks in touched.items() if len(tasks) > 1)
+    own = sum(blocks[name].numel() for name, tasks in touched.items() if ".gates." in name)
+    assert all(len(tasks) == 1 for name, tasks in touched.items() if ".gates." in name)
+    assert len(touched["network.blocks.0.inner.weight"]) == 3 and own < 0.1 * shared
+
+
+def test_a_model_of_one_task_has_one_expert_and_no_gates() -> None:
+    alone = OperatorModel([WAVES], FRAMES, modes=6)
+    assert not [name for name, _ in alone.named_parameters() if "gates" in name]
+    three = OperatorModel(TASKS, FRAMES, modes=6)
+    assert three.blocks[0].inner.count == 2 and three.blocks[0].spectral["x_bounded"].count == 1
+
+
 def test_a_silent_unit_leaves_no_denormal_numbers() -> None:
     """A CPU computes those many times slower: a training in which units fall silent would become slow."""
     frame = Frame(Grid.cell_centred((16,)), Boundary.all("periodic", 1), (1,))
-    spectral = Spectral([frame], width=4, modes=4)
-    block, bases = spectral.block(), spectral.tables(frame, lambda table: table.float())
+    spectral = Spectral({"waves": frame}, width=4, modes=4)
+    block, bases = spectral.block(), spectral.tables("waves", frame, lambda table: table.float())
     with torch.no_grad():
         block.inner.weight.zero_()
-        block.inner.bias.fill_(-95.0)
+        block.inner_bias.fill_(-95.0)
         for stencil in block.stencil.values():
-            stencil.zero_()
+            stencil.weight.zero_()
     block(torch.randn(2, 16, 4), torch.randn(2, 12), bases).sum().backward()
     sizes = torch.cat([p.grad.abs().flatten() for p in block.parameters() if p.grad is not None])
     assert not ((sizes > 0) & (sizes < torch.finfo(torch.float32).tiny)).any()

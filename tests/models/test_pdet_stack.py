@@ -26,7 +26,7 @@ SETTINGS = {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}
 
 
 def rotation(frame: Frame, width: int, heads: int) -> Rotation:
-    return PdetStack([frame], width=width, heads=heads).tables(frame, lambda table: table)
+    return PdetStack({"waves": frame}, width=width, heads=heads).tables("waves", frame, lambda table: table)
 
 
 def awake(width: int, heads: int) -> PdetBlock:
@@ -89,7 +89,7 @@ def test_positions_are_lengths_not_numbers_of_points() -> None:
 def test_heads_that_do_not_fit_are_refused(width: int, heads: int) -> None:
     frame = Frame(Grid.cell_centred((8, 8)), TANK, (1, 1))
     with pytest.raises(UserError, match="even number of channels, at least 4"):
-        PdetStack([frame], width=width, heads=heads)
+        PdetStack({"waves": frame}, width=width, heads=heads)
 
 
 def test_each_architecture_is_given_its_own_settings_only() -> None:
@@ -97,7 +97,7 @@ def test_each_architecture_is_given_its_own_settings_only() -> None:
     assert "heads" not in spectral().model_dump() and spectral().model_dump()["modes"] == 32
     assert "modes" not in stack(width=256).model_dump()
     frame = Frame(Grid.cell_centred((8,)), Boundary.all("periodic", 1), (1,))
-    assert PdetStack([frame], width=256).heads == 4
+    assert PdetStack({"waves": frame}, width=256).heads == 4
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from ups.errors import UserError
 if TYPE_CHECKING:  # torch's own reader is imported where it is used: that takes most of a second
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-FORMAT = 5
+FORMAT = 6
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_(\d{8,})")
 

@@ -35,7 +35,7 @@ class RuntimeConfig(Strict):
         description="where training fields are: on every GPU where they fit, else fail, or in mapped files",
     )
     tf32: bool = Field(
-        default=False, description="let a GPU round factors of float32 products to 10 bits: much faster, Muon above all"
+        default=True, description="let a GPU round factors of float32 products to 10 bits: much faster, Muon above all"
     )
     deterministic: bool = Field(default=False, description="only operations that repeat bit for bit, at some speed")
     deadline: PositiveFloat = Field(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -185,9 +186,7 @@ class OperatorModel(nn.Module):
         self.position_modes = position_modes
         self.tasks = {task.name: task for task in tasks}
         self.frames = {task.name: frames[task.name] for task in tasks}
-        self.architecture: Spectral | PdetStack = ARCHITECTURES[architecture](
-            self.frames.values(), width=width, **settings
-        )
+        self.architecture: Spectral | PdetStack = ARCHITECTURES[architecture](self.frames, width=width, **settings)
         names = {name for task in tasks for name in condition_names(task)}
         self.stem = Stem(self.tasks, self.frames, width, position_modes)
         self.conditions = ConditionEmbedding(names, conditions)
@@ -214,7 +213,7 @@ class OperatorModel(nn.Module):
         if key not in self._geometries:
             with _kept():
                 self._geometries[key] = Geometry.build(
-                    frame, self.architecture.tables, like.device, like.dtype, self.position_modes
+                    frame, partial(self.architecture.tables, task), like.device, like.dtype, self.position_modes
                 )
         return self._geometries[key]
 

@@ -18,7 +18,7 @@ coarser `latent_spacing`. Heads of 64 channels and an expansion of 4 suit GPUs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -55,7 +55,7 @@ class PdetStack:
 
     def __init__(
         self,
-        frames: Iterable[Frame],
+        frames: Mapping[str, Frame],
         *,
         width: int,
         heads: int | None = None,
@@ -63,7 +63,7 @@ class PdetStack:
     ) -> None:
         heads = heads or max(1, width // HEAD)
         self.width, self.heads, self.expansion, self.modulated = width, heads, expansion, 6 * width
-        most = max(frame.grid.dimension for frame in frames)
+        most = max(frame.grid.dimension for frame in frames.values())
         if width % heads or (width // heads) % 2 or width // heads < 2 * most:
             raise UserError(
                 f"heads {heads} does not divide width {width} into heads of an even number of "
@@ -73,7 +73,7 @@ class PdetStack:
     def block(self) -> PdetBlock:
         return PdetBlock(self.width, self.heads, self.expansion)
 
-    def tables(self, frame: Frame, put: Callable[[Tensor], Tensor]) -> Rotation:
+    def tables(self, task: str, frame: Frame, put: Callable[[Tensor], Tensor]) -> Rotation:
         latent, pairs = frame.latent, self.width // self.heads // 2
         shares = [pairs // latent.dimension + (axis < pairs % latent.dimension) for axis in range(latent.dimension)]
         angles = [

@@ -9,12 +9,15 @@ complex structure (c, s) → (cA + sB, sA − cB), which commutes with shifts; o
 Weights belong to an axis and a basis: a kernel shared by x and y could not tell ∂p/∂x from ∂p/∂y. The neighbours h₋, h₊
 are a local convolution; they are left out on a periodic axis all of whose modes are kept, where M_a already is every
 convolution there is.
+
+Tasks share every matrix, as experts that each mixes in its own way (`Experts`): unlike equations that had to agree on
+one kernel would stop learning where a model of one system goes on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +38,9 @@ from ups.models.precision import product
 
 class SpectralSettings(OperatorSettings):
     modes: Positive = Field(default=32, description="kept along each axis, at most")
+    experts: Positive | None = Field(
+        default=None, description="of every matrix of a block; half as many as tasks that use it, if not given"
+    )
 
 
 FLOOR = -60.0
@@ -44,8 +50,9 @@ several times slower. Muon's larger weights lead there. A GPU does not mind them
 
 @dataclass(frozen=True, eq=False)
 class Bases:
-    """The truncated transforms A_a and S_a of each axis of a frame, and which axes need neighbours."""
+    """The truncated transforms A_a and S_a of each axis of a task's frame, and which axes need neighbours."""
 
+    task: str
     boundary: Boundary
     local: tuple[bool, ...]
     analysis: tuple[Float[Tensor, "_ _"], ...]  # (2K, n), of each axis its own
@@ -55,26 +62,36 @@ class Bases:
 class Spectral:
     """The architecture's blocks, and the tables they need of a frame; `modes` are kept along each axis at most."""
 
-    def __init__(self, frames: Iterable[Frame], *, width: int, modes: int = 16, expansion: float = 2.0) -> None:
-        self.width, self.modes, self.expansion, self.modulated = width, modes, expansion, 3 * width
-        self.bases: dict[str, int] = {}
-        self.local: set[str] = set()
-        for frame in frames:
+    def __init__(
+        self,
+        frames: Mapping[str, Frame],
+        *,
+        width: int,
+        modes: int = 16,
+        experts: int | None = None,
+        expansion: float = 2.0,
+    ) -> None:
+        self.width, self.modes, self.experts, self.expansion = width, modes, experts, expansion
+        self.modulated, self.tasks = 3 * width, list(frames)
+        self.bases: dict[str, dict[str, int]] = {}
+        self.local: dict[str, list[str]] = {}
+        for task, frame in frames.items():
             for axis, (wraps, kept) in enumerate(zip(frame.boundary.periodic, frame.modes(modes), strict=True)):
-                name = basis_name(axis, wraps)
-                self.bases[name] = max(self.bases.get(name, 0), kept)
-            self.local |= {AXES[axis] for axis, needed in enumerate(frame.local(modes)) if needed}
+                self.bases.setdefault(basis_name(axis, wraps), {})[task] = kept
+            for axis, needed in enumerate(frame.local(modes)):
+                if needed:
+                    self.local.setdefault(AXES[axis], []).append(task)
 
     def block(self) -> SpectralBlock:
-        return SpectralBlock(self.width, self.bases, self.local, self.expansion)
+        return SpectralBlock(self.width, self.tasks, self.bases, self.local, self.expansion, self.experts)
 
-    def tables(self, frame: Frame, put: Callable[[Tensor], Tensor]) -> Bases:
+    def tables(self, task: str, frame: Frame, put: Callable[[Tensor], Tensor]) -> Bases:
         latent, boundary, kept = frame.latent, frame.boundary, frame.modes(self.modes)
         pairs = [
             transforms(*axis) for axis in zip(latent.positions, latent.extent, boundary.periodic, kept, strict=True)
         ]
         analysis, synthesis = (tuple(put(table) for table in tables) for tables in zip(*pairs, strict=True))
-        return Bases(boundary, frame.local(self.modes), analysis, synthesis)
+        return Bases(task, boundary, frame.local(self.modes), analysis, synthesis)
 
 
 def basis_name(axis: int, periodic: bool) -> str:
@@ -112,6 +129,30 @@ def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) ->
     return torch.cat([below, x.narrow(dim, 0, n - 1)], dim), torch.cat([x.narrow(dim, 1, n - 1), above], dim)
 
 
+class Experts(nn.Module):
+    """Matrices that several tasks share, or a stack of them: a task's own are Σ_e g_e W_e, with gates g of its own for
+    each matrix of the stack. A single expert is every task's, without gates.
+    """
+
+    def __init__(self, tasks: Sequence[str], weights: Callable[..., Tensor], stack: int, count: int | None) -> None:
+        """`weights(n)` draws n matrices; `count` experts, or half as many as tasks."""
+        super().__init__()
+        self.stack, self.count = stack, min(len(tasks), count or math.ceil(len(tasks) / 2))
+        self.weight = nn.Parameter(weights(self.count * stack))
+        several = tasks if self.count > 1 else ()
+        self.gates = nn.ParameterDict(
+            {f"task_{task}": nn.Parameter(torch.randn(self.count * stack) / math.sqrt(self.count)) for task in several}
+        )
+
+    def forward(self, task: str, kept: int | None = None) -> Float[Tensor, "K m n"]:
+        """The task's own, the first `kept` of the stack."""
+        weight = self.weight.unflatten(0, (self.count, self.stack))[:, :kept]
+        if self.count == 1:
+            return weight[0]
+        gates = self.gates[f"task_{task}"].unflatten(0, (self.count, self.stack))[:, :kept]
+        return (gates[..., None, None] * weight).sum(0)
+
+
 class SpectralBlock(nn.Module):
     """One residual block on latents of any dimension."""
 
@@ -119,27 +160,43 @@ class SpectralBlock(nn.Module):
     products: torch.dtype | None = None
     """The type that the factors of the channel MLP are rounded to; None: not at all."""
 
-    def __init__(self, width: int, bases: Mapping[str, int], local: Iterable[str], expansion: float) -> None:
-        """`bases`: the modes of each axis and basis the tasks use, such as {"x_periodic": 32}; `local`: the axes along
-        which some task needs neighbours.
+    def __init__(
+        self,
+        width: int,
+        tasks: Sequence[str],
+        bases: Mapping[str, Mapping[str, int]],
+        local: Mapping[str, Sequence[str]],
+        expansion: float,
+        experts: int | None = None,
+    ) -> None:
+        """`bases`: the modes that tasks keep of each axis and basis, such as {"x_periodic": {"burgers": 32}}; `local`:
+        the axes along which some tasks need neighbours, and which.
         """
         super().__init__()
         hidden = int(expansion * width)
-        self.spectral = nn.ParameterDict()
+
+        def normal(rows: int, columns: int, size: float) -> Callable[..., Tensor]:
+            return lambda n: torch.randn(n, rows, columns) / math.sqrt(size)
+
+        self.spectral = nn.ModuleDict()
         for name, modes in sorted(bases.items()):
             rows = width if name.endswith("periodic") else 2 * width
-            self.spectral[name] = nn.Parameter(torch.randn(modes, rows, 2 * width) / math.sqrt(2 * rows))
-        self.stencil = nn.ParameterDict(
-            {axis: nn.Parameter(torch.randn(2 * width, hidden) / math.sqrt(4 * width)) for axis in sorted(local)}
+            draw = normal(rows, 2 * width, 2 * rows)
+            self.spectral[name] = Experts(list(modes), draw, max(modes.values()), experts)
+        self.stencil = nn.ModuleDict(
+            {
+                axis: Experts(users, normal(2 * width, hidden, 4 * width), 1, experts)
+                for axis, users in sorted(local.items())
+            }
         )
-        self.inner = nn.Linear(2 * width, hidden)
-        self.outer = nn.Linear(hidden, width)
+        self.inner, self.inner_bias = _linear(tasks, 2 * width, hidden, experts)
+        self.outer, self.outer_bias = _linear(tasks, hidden, width, experts)
 
     def mix(self, h: Float[Tensor, "B *space D"], bases: Bases) -> Float[Tensor, "B *space D"]:
         mixed: Tensor | None = None
         for axis, periodic in enumerate(bases.boundary.periodic):
             analysis, synthesis = bases.analysis[axis], bases.synthesis[axis]
-            weight = self.spectral[basis_name(axis, periodic)][: len(analysis) // 2]
+            weight = self.spectral[basis_name(axis, periodic)](bases.task, len(analysis) // 2)
             part = mix_modes(complex_as_real(weight) if periodic else weight, apply_along(analysis, h, axis), axis)
             part = apply_along(synthesis, part, axis)
             mixed = part if mixed is None else mixed + part
@@ -152,11 +209,19 @@ class SpectralBlock(nn.Module):
         shape = (x.shape[0],) + (1,) * (x.dim() - 2) + (-1,)
         gain, shift, gate = modulation.view(shape).chunk(3, -1)
         h = torch.addcmul(shift, x, 1 + gain)
-        parts, weights = [h, self.mix(h, bases)], [self.inner.weight.T]
+        parts, weights = [h, self.mix(h, bases)], [self.inner(bases.task)[0].T]
         for axis, needed in enumerate(bases.local):
             if needed:
                 parts += neighbours(h, axis, bases.boundary)
-                weights.append(self.stencil[AXES[axis]])
-        inner = product(torch.cat(parts, -1), torch.cat(weights).T, self.inner.bias, self.products)
+                weights.append(self.stencil[AXES[axis]](bases.task)[0])
+        inner = product(torch.cat(parts, -1), torch.cat(weights).T, self.inner_bias, self.products)
         active = F.silu(inner.clamp_min(FLOOR) if inner.device.type == "cpu" else inner)
-        return torch.addcmul(x, 1 + gate, product(active, self.outer.weight, self.outer.bias, self.products))
+        outer = product(active, self.outer(bases.task)[0], self.outer_bias, self.products)
+        return torch.addcmul(x, 1 + gate, outer)
+
+
+def _linear(tasks: Sequence[str], inputs: int, outputs: int, experts: int | None) -> tuple[Experts, nn.Parameter]:
+    """Matrices and bias, drawn as torch's linear layer draws its own."""
+    bound = 1 / math.sqrt(inputs)
+    matrices = Experts(tasks, lambda n: torch.empty(n, outputs, inputs).uniform_(-bound, bound), 1, experts)
+    return matrices, nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
