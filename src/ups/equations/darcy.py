@@ -60,6 +60,7 @@ class Darcy(Equation):
     name: ClassVar[str] = "darcy"
     title: ClassVar[str] = "Darcy flow"
     formula: ClassVar[str] = "−∇·(a ∇u) = β, u = 0 on the walls"
+    file: ClassVar[str] = "2D_DarcyFlow_beta{beta}_Train.hdf5"
     sides: ClassVar[Kind] = "value"
     wall: ClassVar[tuple[float, ...]] = (0.0,)
     named: ClassVar[tuple[str, ...]] = ("beta",)
@@ -69,22 +70,15 @@ class Darcy(Equation):
     told: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.points < 4:
-            raise UserError(f"darcy: points is {self.points}; give at least 4")
-        if not math.isfinite(self.beta):
-            raise UserError(f"darcy: beta is {self.beta}; give a finite source")
-        if self.target not in ("steady", "transient"):
-            raise UserError(f"darcy: target is {self.target!r}; use steady or transient")
+        self.require("points", self.points >= 4, "give at least 4")
+        self.require("beta", math.isfinite(self.beta), "give a finite source")
+        self.require("target", self.target in ("steady", "transient"), "use steady or transient")
 
     @property
     def solver(self) -> str:
         if self.target == "transient":
             return f"cell-centred finite volume, zero in ghost cells, exact in time to t = {_TIME}"
         return "cell-centred finite volume, conjugate gradients to relative residual 1e-8"
-
-    @property
-    def published_name(self) -> str:
-        return f"2D_DarcyFlow_beta{float(self.beta)}_Train.hdf5"
 
     @property
     def times(self) -> Float[Tensor, " T"]:

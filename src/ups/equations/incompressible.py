@@ -16,7 +16,6 @@ from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes import staggered
 from ups.equations.schemes.marching import block_means, doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields
-from ups.errors import UserError
 from ups.fields import Batch, Kind
 
 _LARGEST_WAVE = 16
@@ -54,6 +53,11 @@ class Incompressible(Equation):
     name: ClassVar[str] = "incompressible"
     title: ClassVar[str] = "Incompressible flow with particles"
     formula: ClassVar[str] = "∂V/∂t + V·∇V = −∇p + ν ∇²V + f, ∇·V = 0, ∂m/∂t + ∇·(mV) = 0, V = 0 on the walls"
+    method: ClassVar[str] = (
+        "staggered grid, projection, limited finite volumes for particles, {n} points an axis, no slip, "
+        f"steps chosen every {_LONGEST}"
+    )
+    file: ClassVar[str] = "ns_incom_inhom_2d_{points}-0.h5"
     sides: ClassVar[Kind] = "value"
     wall: ClassVar[tuple[float, ...]] = (0.0, 0.0)  # of Vx and Vy
     named: ClassVar[tuple[str, ...]] = ("nu",)
@@ -66,30 +70,13 @@ class Incompressible(Equation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.nu) and self.nu > 0):
-            raise UserError(f"incompressible: nu is {self.nu}; give a positive viscosity")
-        if _points_needed(self.nu) > max(_MOST_POINTS, self.points):
-            raise UserError(
-                f"incompressible: nu is {self.nu}, for whose boundary layers {_MOST_POINTS} points are too few; "
-                "give at least 1e-4"
-            )
+        self.require("nu", 0 < self.nu < math.inf, "give a positive viscosity")
+        thin = f"give at least 1e-4, {_MOST_POINTS} points are too few for thinner boundary layers"
+        self.require("nu", _points_needed(self.nu) <= max(_MOST_POINTS, self.points), thin)
 
     @property
     def refinement(self) -> int:
-        """How many internal points a stored one has along each axis."""
         return doublings(self.points, _points_needed(self.nu))
-
-    @property
-    def solver(self) -> str:
-        n = self.points * self.refinement
-        return (
-            f"staggered grid, projection, limited finite volumes for particles, {n} points an axis, no slip, "
-            f"steps chosen every {_LONGEST}"
-        )
-
-    @property
-    def published_name(self) -> str:
-        return f"ns_incom_inhom_2d_{self.points}-0.h5"
 
     def force(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Tensor:
         """f of the given trajectories at the centres of n × n cells: (B, 2, n, n)."""
@@ -124,7 +111,7 @@ class Incompressible(Equation):
 
         yield from march(self.name, state, times, go_on)
 
-    def roll(
+    def roll_under(
         self, start: Float[Tensor, "B 3 n n"], force: Float[Tensor, "B 2 n n"], times: Float[Tensor, " T"]
     ) -> Float[Tensor, "B T n n 3"]:
         """Vx, Vy and particles in the cells, on the start's own grid.
@@ -152,7 +139,7 @@ class Incompressible(Equation):
         fields = torch.cat((first, batch.static["force_x"][:, None], batch.static["force_y"][:, None]), 1).double()
         fields = block_means(self.name, fields, points, (2, 3))
         start = torch.cat((_flow(fields[:, :2]), fields[:, 2:3]), 1)
-        return self.roll(start, fields[:, 3:], batch.times[0] - batch.times[0, 0])
+        return self.roll_under(start, fields[:, 3:], batch.times[0] - batch.times[0, 0])
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement

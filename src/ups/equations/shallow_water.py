@@ -49,6 +49,8 @@ class ShallowWater(Equation):
     name: ClassVar[str] = "shallow_water"
     title: ClassVar[str] = "Shallow water, radial dam break"
     formula: ClassVar[str] = "∂h/∂t + ∇·(hv) = 0, ∂(hv)/∂t + ∇·(hvv) + ∇(h²/2) = 0, open on all sides"
+    method: ClassVar[str] = "HLLC, MUSCL (monotonised central), SSP-RK2 on {n} cells an axis"
+    file: ClassVar[str] = "2D_rdb_NA_NA.h5"
     channels: ClassVar[tuple[str, ...]] = ("h",)
     sides: ClassVar[Kind] = "open"
     conserved: ClassVar[tuple[str, ...]] = ("h",)
@@ -56,14 +58,6 @@ class ShallowWater(Equation):
     dimension: ClassVar[int] = 2
     interval: ClassVar[tuple[float, float]] = _EXTENT
     history: ClassVar[int] = 2
-
-    @property
-    def solver(self) -> str:
-        return f"HLLC, MUSCL (monotonised central), SSP-RK2 on {self.points} cells an axis"
-
-    @property
-    def published_name(self) -> str:
-        return "2D_rdb_NA_NA.h5"
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:

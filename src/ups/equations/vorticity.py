@@ -15,11 +15,10 @@ from torch import Tensor
 
 from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
-from ups.equations.schemes.marching import block_means, doublings, in_rows, march
+from ups.equations.schemes.marching import doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
 from ups.equations.schemes.repeated import repeat
 from ups.errors import UserError
-from ups.fields import Batch
 
 _LARGEST_WAVE = 20
 COURANT = 0.8
@@ -52,6 +51,7 @@ class Vorticity(Equation):
     formula: ClassVar[str] = (
         "∂ω/∂t + v·∇ω = ν ∇²ω + 0.1 (sin 2π(x + y) + cos 2π(x + y)), v = (∂ψ/∂y, −∂ψ/∂x), −∇²ψ = ω, periodic"
     )
+    method: ClassVar[str] = "pseudo-spectral ETDRK4 on {n} points an axis, 2/3 rule, cell averages"
     channels: ClassVar[tuple[str, ...]] = ("w",)
     named: ClassVar[tuple[str, ...]] = ("nu",)
     conserved: ClassVar[tuple[str, ...]] = ("w",)
@@ -60,22 +60,14 @@ class Vorticity(Equation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.nu) and self.nu > 0):
-            raise UserError(f"vorticity: nu is {self.nu}; give a positive viscosity")
-        if points_needed(self.nu) > max(_MOST_POINTS, self.points):
-            raise UserError(
-                f"vorticity: nu is {self.nu}, for whose smallest vortices {_MOST_POINTS} points are too few; "
-                "give at least 1e-6"
-            )
+        self.require("nu", 0 < self.nu < math.inf, "give a positive viscosity")
+        small = f"give at least 1e-6, {_MOST_POINTS} points are too few for smaller vortices"
+        self.require("nu", points_needed(self.nu) <= max(_MOST_POINTS, self.points), small)
 
     @property
     def refinement(self) -> int:
-        """How many internal points a stored one has along each axis, to keep the waves of the flow and of its start."""
+        """To keep the waves of the flow and of its start."""
         return doublings(self.points, max(points_needed(self.nu), 3 * _LARGEST_WAVE))
-
-    @property
-    def solver(self) -> str:
-        return f"pseudo-spectral ETDRK4 on {self.points * self.refinement} points an axis, 2/3 rule, cell averages"
 
     @property
     def published_name(self) -> str:
@@ -96,7 +88,6 @@ class Vorticity(Equation):
     ) -> Float[Tensor, "B T X Y"]:
         """The solution started from w at t = 0, on its own grid, under the equation's own force or another."""
         force = self.force(w.shape[-1], w.device) if force is None else force
-
         return torch.stack(list(self._states(w, force, times)), 1)
 
     def _states(
@@ -118,11 +109,6 @@ class Vorticity(Equation):
         flux_y = y_face * (w + w.roll(-1, 2)) / 2 - self.nu * n * (w.roll(-1, 2) - w)
         change = n * (flux_x.roll(1, 1) - flux_x + flux_y.roll(1, 2) - flux_y)
         return (change + self.force(n, w.device))[..., None]
-
-    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
-        """The same trajectories from their first frame averaged to fewer points."""
-        start = block_means(self.name, batch.values[:, 0, ..., 0].double(), points, (1, 2))
-        return self.roll(start, batch.times[0] - batch.times[0, 0])[..., None]
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement

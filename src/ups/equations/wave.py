@@ -58,6 +58,7 @@ class Wave(Equation):
     name: ClassVar[str] = "wave"
     title: ClassVar[str] = "Waves in a medium"
     formula: ClassVar[str] = "∂²u/∂t² = c² ∇²u, ∂u/∂t + c ∂u/∂n = 0 on the sides"
+    method: ClassVar[str] = "leapfrog of fourth order, Mur's absorbing sides, {medium} medium, {n} points an axis"
     sides: ClassVar[Kind] = "open"
     static: ClassVar[tuple[str, ...]] = ("c",)
     layout: ClassVar[str] = "pdegym"
@@ -66,20 +67,12 @@ class Wave(Equation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.medium not in _MEDIA:
-            raise UserError(f"wave: medium is {self.medium!r}; use one of {', '.join(_MEDIA)}")
-        if self.points < 32:
-            raise UserError(f"wave: points is {self.points}, too few for bumps of width 0.039; give at least 32")
+        self.require("medium", self.medium in _MEDIA, f"use one of {', '.join(_MEDIA)}")
+        self.require("points", self.points >= 32, "give at least 32, fewer do not resolve bumps of width 0.039")
 
     @property
     def refinement(self) -> int:
-        """How many internal points a stored one has along each axis."""
         return -(-_FEWEST_POINTS // self.points)
-
-    @property
-    def solver(self) -> str:
-        n = self.points * self.refinement
-        return f"leapfrog of fourth order, Mur's absorbing sides, {self.medium} medium, {n} points an axis"
 
     @property
     def published_name(self) -> str:
@@ -107,7 +100,7 @@ class Wave(Equation):
         strength = (1000 + 1500 * strength) / _UNIT
         return ((1500 + 1000 * draws[:, 0]) / _UNIT)[:, None, None] + (strength[..., None, None] * bumps).sum(1)
 
-    def roll(
+    def roll_in(
         self, u: Float[Tensor, "B X Y"], c: Float[Tensor, "B X Y"], times: Float[Tensor, " T"]
     ) -> Float[Tensor, "B T X Y 2"]:
         """u and ∂u/∂t, started at rest from u at t = 0, on u's own grid."""
@@ -158,7 +151,7 @@ class Wave(Equation):
             block_means(self.name, field.double(), points, (1, 2))
             for field in (batch.values[:, 0, ..., 0], batch.static["c"])
         )
-        return self.roll(u, c, batch.times[0])[..., :1]
+        return self.roll_in(u, c, batch.times[0])[..., :1]
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement
