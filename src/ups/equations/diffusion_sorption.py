@@ -77,7 +77,6 @@ class DiffusionSorption(Equation):
         return concentration(super().roll(content(u0), times))[0]
 
     def advance(self, w: Float[Tensor, "B X"], now: float, later: float) -> Float[Tensor, "B X"]:
-        """The later content w."""
         layer = 1 / (w.shape[-1] ** 2 * _DIFFUSIVITY)
         for dt in growing_steps(now, later, lambda t: _GROWTH * (t + layer)):
             w = self.step(w, dt)

@@ -75,11 +75,9 @@ class Vorticity(Equation):
         return f"ns_V{nu}_T{self.duration:g}.hdf5"
 
     def start(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Float[Tensor, "B n n"]:
-        """The starts of the given trajectories at the centres of n × n cells."""
         return random_fields(seed, ids, 1, _LARGEST_WAVE, _amplitude, n, device)[:, 0]
 
     def force(self, n: int, device: Device = "cpu") -> Float[Tensor, "n n"]:
-        """The forcing at the centres of n × n cells."""
         x = 2 * math.pi * (torch.arange(n, dtype=torch.float64, device=device) + 0.5) / n
         return 0.1 * (torch.sin(x[:, None] + x) + torch.cos(x[:, None] + x))
 

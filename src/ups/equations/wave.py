@@ -87,7 +87,6 @@ class Wave(Equation):
         return (bumps * present[..., None, None]).sum(1)
 
     def speed(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Float[Tensor, "B n n"]:
-        """The media of the given trajectories at the centres of n × n cells."""
         used = 1 + 3 * _SOURCES
         draws = uniforms(seed, ids, used + 1 + 4 * _LAYERS)[:, used:].to(device)
         if self.medium == "layer":

@@ -59,7 +59,6 @@ class Plan:
 
     @property
     def done(self) -> int:
-        """Bytes that are there already."""
         return sum(shard.bytes for shard in self.finished.values())
 
     @property

@@ -101,7 +101,6 @@ def plan(shape: Sequence[int], dtype: str) -> list[tuple[int, int]]:
 
 
 def check_array(name: str, shape: Sequence[int], dtype: str) -> None:
-    """Refuse what the store cannot hold."""
     if not _NAME.fullmatch(name):
         raise UserError(f"array name {name!r} cannot be a file name; use letters, digits, '_', '-' and '@'")
     if dtype not in DTYPES:

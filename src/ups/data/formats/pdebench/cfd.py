@@ -33,8 +33,6 @@ def fields(dimension: int) -> tuple[str, ...]:
 
 
 class CFDFile(PDEBenchFile):
-    """A PDEBench CFD file as a Dataset, read lazily."""
-
     def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:
         """The number of velocity components says the dimension, not the arrays' rank."""
         density = array(file, "density", self.path)

@@ -30,8 +30,6 @@ STATIC = {"force_x": ("force", 0), "force_y": ("force", 1)}
 
 
 class IncompressibleFile(PDEBenchFile):
-    """A PDEBench incompressible file as a Dataset, read lazily."""
-
     stored = (tuple(CHANNELS), tuple(STATIC))
 
     def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:

@@ -89,7 +89,6 @@ def boundary_of(path: Path, known: TaskSpec) -> Boundary:
 
 
 def check_fits(known: TaskSpec, channels: int, dimension: int, path: Path) -> None:
-    """Refuse a task that is not that of the data."""
     if known.dimension != dimension or len(known.channels) != channels:
         raise UserError(
             f"{path}: holds {channels} field{'s' * (channels > 1)} in {dimension} dimensions, but task {known.name!r} "
@@ -114,7 +113,6 @@ def as_task(header: Header, task: str | TaskSpec | None, path: Path) -> Header:
 
 
 def parameter_attributes(header: Header) -> dict[str, float]:
-    """The parameters as the published root attributes."""
     return {PUBLISHED.get(name, name): value for name, value in header.parameters.items() if value is not None}
 
 

@@ -39,8 +39,6 @@ _TRANSIENT = (
 
 
 class TensorFile(PDEBenchFile):
-    """A PDEBench tensor file as a Dataset, read lazily."""
-
     def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:
         tensor = array(file, "tensor", self.path)
         _check_shape(tensor.shape, "nu" in file, self.path)
