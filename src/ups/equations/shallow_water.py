@@ -13,7 +13,7 @@ from torch import Tensor
 from ups.equations.base import Device, Equation, Solution
 from ups.equations.schemes.fused import fused
 from ups.equations.schemes.marching import block_means
-from ups.equations.schemes.muscl import attempt_heun, face_states, heun, longest_step, states, with_inflow
+from ups.equations.schemes.muscl import Balance, face_states, longest_step, states, with_inflow
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Invariant, Kind
@@ -97,12 +97,8 @@ class ShallowWater(Equation):
         return depths[..., None], {}
 
 
-@dataclass(frozen=True)
-class Water:
-    """The discrete equations for h, hu, hv on cells of sides `spacing`, open on all sides."""
-
-    name: str
-    spacing: tuple[float, float]
+class Water(Balance):
+    """The discrete equations for h, hu, hv, open on all sides."""
 
     def admissible(self, u: Float[Tensor, "B 3 X Y"]) -> Bool[Tensor, "B X Y"]:
         return (u[:, 0] > 0) & u.isfinite().all(1)
@@ -110,17 +106,6 @@ class Water:
     def longest(self, u: Float[Tensor, "B 3 X Y"]) -> Float[Tensor, " B"]:
         wave = (GRAVITY * u[:, 0]).sqrt()
         return longest_step([flow.abs() / u[:, 0] + wave for flow in (u[:, 1], u[:, 2])], self.spacing)
-
-    def step(self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"]) -> Float[Tensor, "B 3 X Y"]:
-        return heun(self, u, dt)
-
-    def stages(self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-        return torch.zeros_like(dt)
-
-    def attempt(
-        self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"], stages: int
-    ) -> tuple[Float[Tensor, "B 3 X Y"], Bool[Tensor, " B"]]:
-        return attempt_heun(lambda u: self.rate(u, None), self.admissible, u, dt)
 
     def rate(self, u: Float[Tensor, "B 3 X Y"], flat: Bool[Tensor, "B X Y"] | None) -> Float[Tensor, "B 3 X Y"]:
         w = torch.cat((u[:, :1], u[:, 1:] / u[:, :1]), 1)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ups.equations.schemes.fused import fused
 from ups.equations.schemes.muscl import (
     MOST_STAGES,
+    Balance,
     attempt_heun,
     face_states,
     heun,
@@ -106,8 +107,8 @@ def _hllc(*sides: Tensor, axis: int) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Gas:
-    """The discrete equations for cells of sides `spacing`, with viscosities η (shear) and ζ (bulk).
+class Gas(Balance):
+    """The discrete equations with viscosities η (shear) and ζ (bulk).
 
         ∂ρ/∂t + ∇·(ρv) = 0,   ∂(ρv)/∂t + ∇·(ρvv + p) = ∇·τ,   ∂E/∂t + ∇·((E + p)v) = ∇·(v·τ)
         τ = η(∇v + ∇vᵀ − ⅔ ∇·v) + ζ ∇·v,   E = p/(γ − 1) + ½ρ|v|²,   γ = 5/3
@@ -116,8 +117,6 @@ class Gas:
     ∇·τ = ηΔv + (ζ + η/3)∇(∇·v). No heat is conducted; what viscosity takes from the motion, it heats.
     """
 
-    name: str
-    spacing: tuple[float, ...]
     kind: str
     eta: float
     zeta: float
@@ -155,7 +154,7 @@ class Gas:
     ) -> tuple[Float[Tensor, "B C *space"], Bool[Tensor, " B"]]:
         stiff = self._stiff(u, dt)
         if not stages:
-            stepped, fine = attempt_heun(lambda u: self.rate(u, None), self.admissible, u, dt)
+            stepped, fine = super().attempt(u, dt, stages)
             return stepped, fine & ~stiff
 
         def diffuse(u: Tensor) -> tuple[Tensor, Tensor]:

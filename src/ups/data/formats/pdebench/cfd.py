@@ -54,7 +54,7 @@ class CFDFile(PDEBenchFile):
     def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
         path, space = self.path, self.shape[2:]
         known = published.known_task(task or f"compressible_{len(space)}d")
-        published.check_fits(known, len(space) + 2, len(space), path)
+        published.check_fits(known, len(space) + 2, len(space), (), path)
         return Header(
             task=known.name,
             channels=known.channel_names,
