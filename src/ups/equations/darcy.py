@@ -117,18 +117,11 @@ class Darcy(Equation):
 
         Conjugate gradients in float64, preconditioned by the exact solution for a = 1 (sine transforms as matrices):
         the number of steps depends on the contrast of a (10: about 35), not on the grid. A sample stops at its own
-        tolerance. Batches are cut and padded to one size, since a matrix product may round differently in another.
+        tolerance.
         """
         a = a.to(torch.float64)
         source = torch.full_like(a, self.beta) if source is None else source.to(torch.float64)
-        solved = []
-        for start in range(0, len(a), _ROWS):
-            media, sources = a[start : start + _ROWS], source[start : start + _ROWS]
-            missing = _ROWS - len(media)
-            media = torch.cat((media, media.new_ones(missing, *media.shape[1:])))
-            sources = torch.cat((sources, sources.new_zeros(missing, *sources.shape[1:])))
-            solved.append(_conjugate_gradients(media, sources, self._wall)[: _ROWS - missing])
-        return torch.cat(solved)
+        return in_rows(lambda a, source: _conjugate_gradients(a, source, self._wall), a, source, rows=_ROWS)
 
     def start(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B X Y"]:
         """Random starts of the transient: u₀ = level + δ Σ sin(2π k·x + φ), level ~ U(0.1, 10), δ ~ U(0.01, 0.2), over
