@@ -83,10 +83,7 @@ def check_fits(known: TaskSpec, channels: int, dimension: int, static: Sequence[
             f"has {len(known.channels)} in {known.dimension}; pass the task= of these data"
         )
     if len(known.static) != len(static):
-        raise UserError(
-            f"{path}: has the static fields {', '.join(static) or 'none'}, task {known.name!r} "
-            f"{', '.join(known.static) or 'none'}; pass the task= of these data"
-        )
+        raise UserError(f"{path}: has static fields {tuple(static)}, task {known.name!r} has {known.static}")
 
 
 def as_task(header: Header, task: str | TaskSpec | None, path: Path) -> Header:
