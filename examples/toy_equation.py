@@ -17,14 +17,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 import ups
-from ups.equations.base import Device, Equation1D, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.initial import RandomWaves
-from ups.errors import UserError
-from ups.fields import Invariant
 
 
 @dataclass(frozen=True)
-class Heat(Equation1D):
+class Heat(Equation):
     """∂u/∂t = ν ∂²u/∂x² on the periodic interval (0, 1): waves shrink, the faster the shorter they are.
 
     Exact in Fourier space for the trigonometric polynomial through the sampled start, at any time and ν ≥ 0.
@@ -39,35 +37,18 @@ class Heat(Equation1D):
     name: ClassVar[str] = "heat"
     title: ClassVar[str] = "Heat"
     formula: ClassVar[str] = "∂u/∂t = ν ∂²u/∂x², periodic"
+    method: ClassVar[str] = "exact: Fourier modes of the sampled start times exp(-nu k^2 t)"
+    file: ClassVar[str] = "1D_Heat_Sols_nu{nu}.hdf5"
+    named: ClassVar[tuple[str, ...]] = ("nu",)
+    conserved: ClassVar[tuple[str, ...]] = ("u",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.nu < math.inf:
-            raise UserError(f"heat: nu is {self.nu}; give a finite number that is not negative")
-
-    @property
-    def solver(self) -> str:
-        return "exact: Fourier modes of the sampled start times exp(-nu k^2 t)"
-
-    @property
-    def published_name(self) -> str:
-        return f"1D_Heat_Sols_nu{float(self.nu)}.hdf5"
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"nu": float(self.nu)}
-
-    @property
-    def invariants(self) -> tuple[Invariant, ...]:
-        return (Invariant("u"),)
+        self.require("nu", 0 <= self.nu < math.inf, "give a finite number that is not negative")
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         u0 = RandomWaves.draw(seed, ids, device)(self.grid.positions[0].to(device))
         return self.roll(u0, times)[..., None], {}
-
-    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
-        """ν ∂²u/∂x² by central differences: it sums to zero."""
-        return self.nu * state.shape[1] ** 2 * (state.roll(1, 1) - 2 * state + state.roll(-1, 1))
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         spectrum = torch.fft.rfft(u0)

@@ -58,7 +58,6 @@ def has_room(directory: Path) -> bool:
 
 
 def crc32_of(path: Path) -> int:
-    """CRC-32 of a file's bytes."""
     crc = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

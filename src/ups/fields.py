@@ -43,8 +43,6 @@ class Side:
 
 @dataclass(frozen=True)
 class Boundary:
-    """One (lower, upper) pair of sides per axis."""
-
     sides: tuple[tuple[Side, Side], ...]
 
     def __post_init__(self) -> None:

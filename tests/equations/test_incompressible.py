@@ -174,7 +174,7 @@ def test_particles_keep_their_bounds_under_a_strong_force_and_few_frames():
     equation = Incompressible(points=64)
     start = equation.start(0, [0], 64)
     start[:, :2] = 0.0
-    end = equation.roll(start, 10 * equation.force(0, [0], 64), times(0.5, 1.0))
+    end = equation.roll_under(start, 10 * equation.force(0, [0], 64), times(0.5, 1.0))
     particles = start[:, 2]
     assert end[..., 2].min() >= particles.min() - 1e-12 and end[..., 2].max() <= particles.max() + 1e-12
     assert (end[..., 2].mean((2, 3)) - particles.mean()).abs().max() < 1e-13

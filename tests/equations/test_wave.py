@@ -43,7 +43,9 @@ def test_before_it_meets_a_side_a_pulse_is_d_alemberts_and_then_it_leaves():
     for n in (64, 128, 256):
         x, speed = cells(n), 0.8
         u = pulse(x)[None, :, None].expand(1, n, n)
-        before, after = Wave().roll(u, torch.full_like(u, speed), times(0.05 / speed, 0.4 / speed))[0, ..., n // 2, 0]
+        before, after = Wave().roll_in(u, torch.full_like(u, speed), times(0.05 / speed, 0.4 / speed))[
+            0, ..., n // 2, 0
+        ]
         errors.append(float((before - (pulse(x - 0.05) + pulse(x + 0.05)) / 2).abs().max()))
         errors[-1] = max(errors[-1], float((after - pulse(x + 0.4) / 2)[x < 0.6].abs().max()))
         reflected.append(float(after[x > 0.62].abs().max() / 0.5))
@@ -72,7 +74,7 @@ def test_a_slanting_wave_is_sent_back_by_as_much_as_the_condition_says():
         sent = torch.fft.ifft2(spectrum * to_the_side * (cosine - 1) / (cosine + 1)).real
         exact = free[n // 2 : n, n // 2 : n] + sent[n : 3 * n // 2, n // 2 : n].flip(0)
         part = u[None, :n, :n]
-        end = Wave().roll(part, torch.ones_like(part), times(0.75))[0, 0, n // 2 :, n // 2 :, 0]
+        end = Wave().roll_in(part, torch.ones_like(part), times(0.75))[0, 0, n // 2 :, n // 2 :, 0]
         errors.append(float((end - exact).norm() / exact.norm()))
     assert errors[0] < 0.05 and errors[1] < 0.02, errors
 
@@ -81,7 +83,7 @@ def test_a_slanting_wave_is_sent_back_by_as_much_as_the_condition_says():
 def test_the_energy_never_grows_and_all_of_it_leaves(medium):
     equation, n = Wave(medium=medium), 64
     u, c = equation.start(0, range(3), n), equation.speed(0, range(3), n)
-    seen = energy(equation.roll(u, c, torch.arange(101, dtype=torch.float64) / 10), c)
+    seen = energy(equation.roll_in(u, c, torch.arange(101, dtype=torch.float64) / 10), c)
     assert (seen.diff(dim=1) < 1e-6 * seen[:, :1]).all()  # once it is small it swings by what differences leave out
     assert (seen[:, -1] < 1e-4 * seen[:, 0]).all()
 
@@ -109,7 +111,7 @@ def test_a_smooth_medium_bends_waves_as_a_spectral_method_has_it():
     spectrum = torch.fft.fft2(torch.stack((now, change), -1), dim=(1, 2))
     errors = []
     for n in (32, 64, 128):
-        ours = Wave().roll(*start(n), times(0.35))[:, 0]
+        ours = Wave().roll_in(*start(n), times(0.35))[:, 0]
         # The spectral solution at our own cells' centres: shifted by the difference of half cells, every so many.
         shift = torch.exp(1j * k * (0.5 / n - 0.5 / size))[:, None]
         whole = torch.fft.ifft2(spectrum * shift[:, None] * shift, dim=(1, 2)).real
@@ -125,25 +127,25 @@ def test_the_chosen_grid_resolves_the_waves():
     assert equation.refinement == 4 and Wave(points=512).refinement == 1
     ends = []
     for n in (128, 256):
-        end = equation.roll(equation.start(0, [0], n), equation.speed(0, [0], n), times(0.7))[0, 0, ..., 0]
+        end = equation.roll_in(equation.start(0, [0], n), equation.speed(0, [0], n), times(0.7))[0, 0, ..., 0]
         ends.append(end.unflatten(0, (64, -1)).unflatten(2, (64, -1)).mean((1, 3)))
     assert (ends[0] - ends[1]).norm() / 3 < 5e-4 * ends[1].norm()
 
 
-def test_frames_obey_the_acceleration_they_are_scored_by():
+def test_frames_obey_the_acceleration_of_the_medium():
     """Second differences in time against c²∇²u of the stencil: both of second order, so a few percent at 64 points.
 
-    Beside the sides the stencil guesses what has left, and it is not looked at there.
+    Beside the sides the stencil does not know what has left, and it is not looked at there.
     """
     equation = Wave(points=64, frames=5, duration=0.04)
     batch = equation.solve(0, range(2))
     u, c = batch.values[..., 0].double(), batch.static["c"].double()
     second = (u[:, 2:] - 2 * u[:, 1:-1] + u[:, :-2]) / 0.01**2
-    given = torch.stack([equation.acceleration(u[:, t], c) for t in (1, 2, 3)], 1)
+    now = u[:, 1:-1]
+    around = now.roll(1, 2) + now.roll(-1, 2) + now.roll(1, 3) + now.roll(-1, 3)
+    given = (64 * c[:, None]).square() * (around - 4 * now)
     inside = (..., slice(2, -2), slice(2, -2))
     assert (second - given)[inside].norm() < 0.05 * given[inside].norm()
-    with pytest.raises(UserError, match="second differences"):
-        equation.rate(batch.values[:, 0], batch.static)
 
 
 def test_media_have_the_stated_ranges():
@@ -167,7 +169,7 @@ def test_impossible_media_and_moving_starts_are_refused():
     with pytest.raises(UserError, match="at least 32"):
         Wave(points=16)
     with pytest.raises(UserError, match="above 0"):
-        Wave().roll(torch.ones(1, 32, 32, dtype=torch.float64), torch.zeros(1, 32, 32), times(1.0))
+        Wave().roll_in(torch.ones(1, 32, 32, dtype=torch.float64), torch.zeros(1, 32, 32), times(1.0))
     batch = Wave(points=32).solve(0, [0], times(0.001, 0.002))
     with pytest.raises(UserError, match="at rest"):
         Wave(points=32).coarse(batch, 32)

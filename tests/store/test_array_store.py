@@ -368,21 +368,6 @@ def test_a_disk_that_refuses_leaves_a_build_that_can_be_resumed(tmp_path, small_
     np.testing.assert_array_equal(ArrayStore.open(path)["fields"].rows(torch.arange(40)).numpy(), values)
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "says"),
-    [
-        ("a/b", numbers(2, 3), "file name"),
-        ("u", np.ones((2, 3), dtype=np.int32), "int32"),
-        ("u", numbers(0, 3), "at least one row"),
-        ("u", numbers(3), "one number a row"),
-    ],
-)
-def test_what_cannot_be_stored_is_refused(tmp_path, name, values, says):
-    with pytest.raises(UserError, match=says):
-        build(tmp_path / "s", "k", {name: InMemory(values)})
-    assert not (tmp_path / "s").exists()
-
-
 def test_an_unknown_array_names_those_there_are(store_path):
     with pytest.raises(UserError, match="it has fields"):
         ArrayStore.open(store_path)["latents"]

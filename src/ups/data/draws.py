@@ -55,7 +55,6 @@ class Draws:
         return ((words.double() + 0.5) * 2.0**-24).float().reshape(len(self.slots), *shape)
 
     def _words(self, stream: str, count: int) -> Int[Tensor, "B count"]:
-        """So many 32-bit hashes a sample."""
         step = self.step.to(self.slots.device)
         start = mix(self.seed, zlib.crc32(self.stage.encode()), zlib.crc32(stream.encode()))
         key, offset = _keys(start, step, self.slots)[..., None]

@@ -100,7 +100,6 @@ def _receive(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick)
 
 
 def _ask(file: PublishedFile, part: Path, bytes_: IO[bytes], progress: Tick) -> None:
-    """One request for what is missing."""
     have, version = bytes_.tell(), _version_file(part)
     request = Request(file.url, headers={"User-Agent": "ups", "Accept-Encoding": "identity"})
     if have and not version.exists() and file.checksum is None:

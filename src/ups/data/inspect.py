@@ -20,7 +20,6 @@ CHUNK_BYTES = 1 << 26  # of one read: 64 MiB
 
 
 def layout_name(path: Path) -> str:
-    """The layout of a file, as `--format` names it."""
     return "a folder of files" if path.is_dir() else layout_of(path).name
 
 
@@ -128,7 +127,6 @@ class _Range:
 
 
 def describe(found: dict[str, Any]) -> str:
-    """The same for people."""
     shape = found["shape"]
     lines = [f"layout      {found['layout']}"] if "layout" in found else []
     lines += [f"task        {found['task']}", f"shape       {tuple(shape.values())} ({', '.join(shape)})"]

@@ -103,7 +103,6 @@ def _map(dataset: Dataset, panel: Axes, values: np.ndarray, range_: tuple[float,
 
 
 def _plane(values: np.ndarray) -> np.ndarray:
-    """(B, X, Y) of (B, X, Y) or (B, X, Y, Z)."""
     return values if values.ndim == 3 else values[..., values.shape[-1] // 2]
 
 

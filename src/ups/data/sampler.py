@@ -121,13 +121,8 @@ class TaskIndices:
             yield self._take(places)
 
     def _take(self, places: Int[Tensor, " n"]) -> TaskIndices:
-        return replace(
-            self,
-            ids=self.ids[places],
-            starts=self.starts[places],
-            slots=self.slots[places],
-            weights=self.weights[places],
-        )
+        taken = {name: getattr(self, name)[places] for name in ("ids", "starts", "slots", "weights")}
+        return replace(self, **taken)
 
 
 @dataclass(frozen=True)
@@ -145,18 +140,6 @@ class Sampler:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(TaskShare(*task) for task in self.tasks))
-        if not self.tasks:
-            raise UserError("the sampler has no task; name at least one in the config")
-        if len({task.name for task in self.tasks}) < len(self.tasks):
-            raise UserError(f"a task is named twice in {[task.name for task in self.tasks]}; name each once")
-        for task in self.tasks:
-            if task.trajectories < 1 or task.frames < 1:
-                raise UserError(
-                    f"task {task.name!r} has {task.trajectories} trajectories of {task.frames} frames; "
-                    "it needs at least one of each"
-                )
-            if not (math.isfinite(task.share) and task.share > 0):
-                raise UserError(f"task {task.name!r} has the share {task.share}; give a positive number")
         if self.batch_size < len(self.tasks):
             raise UserError(
                 f"batch_size is {self.batch_size} for {len(self.tasks)} tasks; every task needs at least one sample a "

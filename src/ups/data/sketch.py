@@ -93,6 +93,5 @@ def _levels(values: np.ndarray, low: float, high: float, count: int) -> np.ndarr
 
 
 def limits(values: Float[np.ndarray, "..."]) -> tuple[float, float]:
-    """The least and the largest finite value."""
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import torch
 
 from ups.data.agreement import check_fields, settled, task_of, untold
 from ups.data.generate.make import generate
+from ups.data.generate.workers import all_cores
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
 from ups.data.prepare.row_ranges import batches
@@ -105,7 +105,7 @@ def _made(
     spec: TaskSpec, make: MakeConfig, data: DataConfig, root: Path, seed: int, report: Report, device: str
 ) -> Source:
     name = spec.name
-    workers = data.workers or len(os.sched_getaffinity(0))
+    workers = data.workers or all_cores()
     equations, parts = [], []
     for label, equation in equations_of(name, make):
         path = root / equation.published_name

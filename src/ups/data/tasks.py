@@ -65,7 +65,6 @@ def task(name: str | TaskSpec) -> TaskSpec:
 
 
 def tasks() -> tuple[TaskSpec, ...]:
-    """All registered tasks, in order of registration."""
     return tuple(_known().values())
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation1D, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.initial import RandomWaves
 from ups.errors import UserError
 from ups.fields import Invariant
@@ -20,7 +20,7 @@ _FARTHEST = 1e6
 
 
 @dataclass(frozen=True)
-class Advection(Equation1D):
+class Advection(Equation):
     """∂u/∂t + β ∂u/∂x = 0 on the periodic interval (0, 1).
 
     Every wave travels at speed β and keeps its shape, so the solution is the initial function at x − βt, and that is
@@ -37,25 +37,18 @@ class Advection(Equation1D):
     name: ClassVar[str] = "advection"
     title: ClassVar[str] = "Advection"
     formula: ClassVar[str] = "∂u/∂t + β ∂u/∂x = 0, periodic"
+    method: ClassVar[str] = "exact: initial function at x - beta t, point values at cell centres"
+    file: ClassVar[str] = "1D_Advection_Sols_beta{beta}.hdf5"
     named: ClassVar[tuple[str, ...]] = ("beta",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not math.isfinite(self.beta):
-            raise UserError(f"advection: beta is {self.beta}; give a finite speed")
+        self.require("beta", math.isfinite(self.beta), "give a finite speed")
         if abs(self.beta) * self.duration > _FARTHEST:
             raise UserError(
                 f"advection: beta is {self.beta} and duration {self.duration}, which is more than {_FARTHEST:g} times "
                 "around the interval and leaves x − βt too few digits; give a smaller product"
             )
-
-    @property
-    def solver(self) -> str:
-        return "exact: initial function at x - beta t, point values at cell centres"
-
-    @property
-    def published_name(self) -> str:
-        return f"1D_Advection_Sols_beta{float(self.beta)}.hdf5"
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
@@ -69,10 +62,6 @@ class Advection(Equation1D):
         positions = (self.grid.positions[0] - self.beta * times[:, None]).to(device)
         u = waves(positions.flatten()).reshape(len(ids), len(times), self.points, 1)
         return u, {}
-
-    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
-        """−β ∂u/∂x by central differences: it sums to zero."""
-        return (self.beta * state.shape[1] / 2) * (state.roll(1, 1) - state.roll(-1, 1))
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         """The sampled start, shifted by βt. `solve` knows the function; this, as any solver, only samples of it."""

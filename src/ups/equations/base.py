@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from dataclasses import fields
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.schemes.marching import block_means, march
+from ups.equations.schemes.marching import block_means, doublings, march
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, Kind, TaskSpec
 
@@ -24,21 +25,28 @@ Solution = tuple[Float[Tensor, "B T *space C"], Static]
 class Equation(ABC):
     """A family of problems with random data: draw a trajectory by its index, solve it, say what was solved.
 
-    Implementations are frozen dataclasses that derive from it, or from `Equation1D`, so that equal equations are equal
-    and hash alike. They have `points`, `frames` and `duration` among their settings (a steady one only the first).
-    `title` and `formula` are what people are shown. `solver` says in a few words how solutions are made (files carry
-    it), `published_name` is the published name of the same data, `layout` the file layout they are published in, and
-    `static` names the fields a solution depends on.
+    Implementations are frozen dataclasses, so that equal equations are equal and hash alike. They have `points`,
+    `frames` and `duration` among their settings (a steady one only the first). `title` and `formula` are what people
+    are shown. `method` says in a few words how solutions are made (files carry it), `file` is the published name of the
+    same data, both with settings in braces (`{n}` is the number of points solved on); `layout` is the file layout they
+    are published in, and `static` names the fields a solution depends on.
 
     One field u on equal cells of the unit interval, periodic, without static fields, unless the equation says
     otherwise. All sides are of one kind, `sides`, with the values `wall`. `conserved` are the channels whose means are
     kept, `named` the settings that are parameters of the equation, `told` whether a model is told them, `vectors` names
-    the vector that a channel is a component of; `positive` channels are learned as their logarithms.
+    the vector that a channel is a component of; `positive` channels are learned as their logarithms. Solutions are
+    solved on at least `fewest` points an axis.
+
+    A transient one says how to `advance` a state on its own grid, or how to `roll` without that; states are (B, *space)
+    of one channel, (B, *space, C) of several.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     formula: ClassVar[str]
+    method: ClassVar[str]
+    file: ClassVar[str]
+    fewest: ClassVar[int] = 0
     channels: ClassVar[tuple[str, ...]] = ("u",)
     static: ClassVar[tuple[str, ...]] = ()
     steady: ClassVar[bool] = False
@@ -59,20 +67,31 @@ class Equation(ABC):
 
     def __post_init__(self) -> None:
         """Refuse what no transient solver can make sense of."""
-        if self.points < 4:
-            raise UserError(f"{self.name}: points is {self.points}; give at least 4")
-        if self.frames < 2:
-            raise UserError(f"{self.name}: frames is {self.frames}; give at least 2")
-        if not 0 < self.duration < math.inf:
-            raise UserError(f"{self.name}: duration is {self.duration}; give a positive time")
+        self.require("points", self.points >= 4, "give at least 4")
+        self.require("frames", self.frames >= 2, "give at least 2")
+        self.require("duration", 0 < self.duration < math.inf, "give a positive time")
+
+    def require(self, setting: str, fine: bool, remedy: str) -> None:
+        if not fine:
+            raise UserError(f"{self.name}: {setting} is {getattr(self, setting)!r}; {remedy}")
 
     @property
-    @abstractmethod
-    def solver(self) -> str: ...
+    def solver(self) -> str:
+        return self.method.format(**self._words())
 
     @property
-    @abstractmethod
-    def published_name(self) -> str: ...
+    def published_name(self) -> str:
+        return self.file.format(**self._words())
+
+    def _words(self) -> dict[str, Any]:
+        kinds = {field.name: field.type for field in fields(self)}  # pyright: ignore[reportArgumentType]
+        values = {k: float(v) if kinds[k] in (float, "float") else v for k, v in vars(self).items()}
+        return {**values, "n": self.points * self.refinement}
+
+    @property
+    def refinement(self) -> int:
+        """How many internal points a stored one has along each axis."""
+        return doublings(self.points, self.fewest)
 
     @property
     def extent(self) -> tuple[tuple[float, float], ...]:
@@ -116,20 +135,23 @@ class Equation(ABC):
             source={"equation": self.name},
         )
 
-    @abstractmethod
-    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
-        """∂u/∂t as the state and the static fields have it, in a conservative discrete form on the state's own grid.
+    def advance(self, state: Float[Tensor, "B *state"], now: float, later: float, /) -> Float[Tensor, "B *state"]:
+        """The later state on its own grid."""
+        raise NotImplementedError
 
-        What predictions are scored by: `balance` compares frames with its integral; of a steady equation it is the
-        residual, zero at the solution. Smooth, second order or better; not the solver's own limited fluxes.
-        """
+    def roll(self, start: Float[Tensor, "B *state"], times: Float[Tensor, " T"], /) -> Float[Tensor, "B T *state"]:
+        """The solution started from `start` at t = 0, on its own grid."""
+        return torch.stack(list(march(self.name, start, times, self.advance)), 1)
 
-    @abstractmethod
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]:
-        """The batch's trajectories solved again from their first frame and static fields, on `points` per axis.
+        """The batch's trajectories solved again from their first frame and static fields, averaged to `points` an axis.
 
         What a learned simulator is measured against: a solver is cheap when its grid is.
         """
+        first, single = batch.values[:, 0].double(), len(self.channels) == 1
+        start = block_means(self.name, first[..., 0] if single else first, points, range(1, 1 + self.dimension))
+        rolled = self.roll(start, batch.times[0] - batch.times[0, 0])
+        return rolled[..., None] if single else rolled
 
     @abstractmethod
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
@@ -158,39 +180,6 @@ class Equation(ABC):
             static={name: value.to(torch.float32) for name, value in static.items()},
             ids=torch.tensor(list(ids), dtype=torch.int64, device=device),
         )
-
-
-class Equation1D(Equation):
-    """What equations on an interval have in common. It says how to `advance`, or how to `roll` without that."""
-
-    def advance(self, state: Float[Tensor, "B X"], now: float, later: float, /) -> Float[Tensor, "B X"]:
-        """The later state on its own grid."""
-        raise NotImplementedError
-
-    def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
-        """The solution started from u0 at t = 0, on u0's own grid."""
-        return torch.stack(list(march(self.name, u0, times, self.advance)), 1)
-
-    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X C"]:
-        """The same trajectories from their first frame averaged to fewer points, as `roll` solves them there."""
-        start = block_means(self.name, batch.values[:, 0, :, 0].double(), points, (1,))
-        return self.roll(start, batch.times[0] - batch.times[0, 0])[..., None]
-
-
-def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B steps *space C"]:
-    """How far each step between frames is from what the equation allows: u(t₁) − u(t₀) − ∫ rate dt.
-
-    The integral is the trapezoidal rule over the two frames, so true solutions have a balance of third order in the
-    time between frames: compare scores of predictions with each other, or with that of the truth.
-    A steady batch has the residual, in one frame.
-    """
-    values = batch.values.double()
-    static = {name: field.double() for name, field in batch.static.items()}
-    rates = torch.stack([equation.rate(values[:, t], static) for t in range(values.shape[1])], 1)
-    if equation.steady:
-        return rates
-    dt = batch.times.diff(dim=1).reshape(len(batch), -1, *(1,) * (values.dim() - 2))
-    return values.diff(dim=1) - dt * (rates[:, 1:] + rates[:, :-1]) / 2
 
 
 def frame_times(frames: int, duration: float) -> Float[Tensor, " T"]:

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation1D, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.initial import RandomWaves
 from ups.equations.schemes import finite_volume
 from ups.equations.schemes.exponential import ETDRK4
-from ups.errors import UserError
+from ups.equations.schemes.marching import doublings
 
 _INTERNAL_POINTS = 1024
 _CELLS_PER_NU = 10
@@ -26,7 +26,7 @@ _LEAST_NU = 1e-5
 
 
 @dataclass(frozen=True)
-class Burgers(Equation1D):
+class Burgers(Equation):
     """∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x² on the periodic interval (0, 1). Note the viscosity: ν/π.
 
     Waves steepen into shocks of width about 4ν/(πΔu) within t ≈ 0.1, the shocks run into each other and decay. Two
@@ -51,13 +51,13 @@ class Burgers(Equation1D):
     name: ClassVar[str] = "burgers"
     title: ClassVar[str] = "Burgers' equation"
     formula: ClassVar[str] = "∂u/∂t + ∂(u²/2)/∂x = (ν/π) ∂²u/∂x², periodic"
+    file: ClassVar[str] = "1D_Burgers_Sols_Nu{nu}.hdf5"
     named: ClassVar[tuple[str, ...]] = ("nu",)
     conserved: ClassVar[tuple[str, ...]] = ("u",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not _LEAST_NU <= self.nu < math.inf:
-            raise UserError(f"burgers: nu is {self.nu}; give a viscosity of at least {_LEAST_NU:g}")
+        self.require("nu", _LEAST_NU <= self.nu < math.inf, f"give a viscosity of at least {_LEAST_NU:g}")
 
     @property
     def viscosity(self) -> float:
@@ -65,11 +65,7 @@ class Burgers(Equation1D):
 
     @property
     def refinement(self) -> int:
-        """How many internal points a stored point has."""
-        factor = 1
-        while not self.resolved_on(self.points * factor) and self.points * factor < _INTERNAL_POINTS:
-            factor *= 2
-        return factor
+        return doublings(self.points, min(_CELLS_PER_NU / self.nu, _INTERNAL_POINTS))
 
     def resolved_on(self, n: int) -> bool:
         """Whether n points resolve the shocks, so that the spectral method applies."""
@@ -80,10 +76,6 @@ class Burgers(Equation1D):
         internal = self.points * self.refinement
         method = "pseudo-spectral ETDRK4" if self.resolved_on(internal) else "MUSCL finite volume, SSP-RK2"
         return f"{method} on {internal} points, cell averages"
-
-    @property
-    def published_name(self) -> str:
-        return f"1D_Burgers_Sols_Nu{float(self.nu)}.hdf5"
 
     def step(self, u: Float[Tensor, "B X"], dt: float, steps: int = 1) -> Float[Tensor, "B X"]:
         """Steps of the method that fits u's own number of points; dt is taken as given.
@@ -128,13 +120,6 @@ class Burgers(Equation1D):
             rows = (level == value).nonzero()[:, 0]
             advanced[rows] = self.step(u[rows], interval / steps, steps)
         return advanced
-
-    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
-        """−∂(u²/2)/∂x + (ν/π) ∂²u/∂x² by second-order fluxes through the faces: it sums to zero."""
-        u, n = state[..., 0], state.shape[1]
-        after = u.roll(-1, -1)
-        flux = (u.square() + u * after + after.square()) / 6 - self.viscosity * n * (after - u)
-        return (n * (flux.roll(1, -1) - flux))[..., None]
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         factor = self.refinement

@@ -13,11 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.equations import flow_states
-from ups.equations.base import Device, Equation, Solution, Static
-from ups.equations.schemes.euler import GAMMA, Gas, conserved, primitive
+from ups.equations.base import Device, Equation, Solution
+from ups.equations.schemes.euler import Gas, conserved, primitive
 from ups.equations.schemes.marching import block_means
 from ups.equations.schemes.muscl import states
-from ups.errors import UserError
 from ups.fields import Batch, Boundary, Invariant
 
 _MOST_VISCOUS = 10.0
@@ -40,6 +39,7 @@ class _Compressible(Equation):
         "∂ρ/∂t + ∇·(ρv) = 0, ∂(ρv)/∂t + ∇·(ρvv + p) = ∇·τ, ∂E/∂t + ∇·((E + p)v) = ∇·(v·τ), "
         "τ = η(∇v + ∇vᵀ − ⅔ ∇·v) + ζ ∇·v"
     )
+    method: ClassVar[str] = "HLLC, MUSCL (monotonised central, primitive variables), SSP-RK2 on {n} cells an axis"
     conserved: ClassVar[tuple[str, ...]] = ("density",)
     named: ClassVar[tuple[str, ...]] = ("eta", "zeta")
     positive: ClassVar[tuple[str, ...]] = ("density", "pressure")
@@ -50,17 +50,10 @@ class _Compressible(Equation):
     def __post_init__(self) -> None:
         super().__post_init__()
         for viscosity in ("eta", "zeta"):
-            value = getattr(self, viscosity)
-            if not 0 <= value <= _MOST_VISCOUS:
-                raise UserError(f"{self.name}: {viscosity} is {value}; give a viscosity from 0 to {_MOST_VISCOUS:g}")
-        if self.initial not in self.initials:
-            raise UserError(f"{self.name}: initial is {self.initial!r}; use {' or '.join(self.initials)}")
-        if self.boundary_kind not in ("periodic", "open"):
-            raise UserError(f"{self.name}: boundary_kind is {self.boundary_kind!r}; use periodic or open")
-
-    @property
-    def solver(self) -> str:
-        return f"HLLC, MUSCL (monotonised central, primitive variables), SSP-RK2 on {self.points} cells an axis"
+            fine = 0 <= getattr(self, viscosity) <= _MOST_VISCOUS
+            self.require(viscosity, fine, f"give a viscosity from 0 to {_MOST_VISCOUS:g}")
+        self.require("initial", self.initial in self.initials, f"use {' or '.join(self.initials)}")
+        self.require("boundary_kind", self.boundary_kind in ("periodic", "open"), "use periodic or open")
 
     @property
     def _ends(self) -> str:
@@ -91,20 +84,6 @@ class _Compressible(Equation):
     ) -> Iterator[Float[Tensor, "B C *space"]]:
         refusal = "a start has density or pressure that is not positive; give positive ones"
         return map(primitive, states(self.gas(w0.shape[2:]), conserved(w0), times, refusal))
-
-    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
-        """∂/∂t of density, pressure and velocity, from central fluxes of ρ, E and ρv: density's sums to zero.
-
-        ∂v/∂t = (∂(ρv)/∂t − v ∂ρ/∂t)/ρ,   ∂p/∂t = (γ − 1)(∂E/∂t − v·∂(ρv)/∂t + ½|v|² ∂ρ/∂t)
-        """
-        w = state.movedim(-1, 1)
-        change = self.gas(w.shape[2:]).smooth_rate(w)
-        density, energy, momentum = change[:, :1], change[:, 1:2], change[:, 2:]
-        v = w[:, 2:]
-        work = (v * momentum).sum(1, keepdim=True) - v.square().sum(1, keepdim=True) * density / 2
-        return torch.cat((density, (GAMMA - 1) * (energy - work), (momentum - v * density) / w[:, :1]), 1).movedim(
-            1, -1
-        )
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]:
         """The same trajectories from their first frame on fewer points: conserved fields averaged over larger cells."""
@@ -145,10 +124,8 @@ class Compressible1D(_Compressible):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.initial == "shock" and self.boundary_kind == "periodic":
-            raise UserError(
-                f"{self.name}: initial 'shock' has different states at its ends; give boundary_kind='open' with it"
-            )
+        fits = self.initial != "shock" or self.boundary_kind == "open"
+        self.require("initial", fits, "give boundary_kind='open' with it, its ends have different states")
 
     @property
     def published_name(self) -> str:
@@ -186,8 +163,8 @@ class Compressible2D(_Compressible):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not _SLOWEST <= self.mach <= _FASTEST:
-            raise UserError(f"{self.name}: mach is {self.mach}; give a Mach number from {_SLOWEST} to {_FASTEST}")
+        fine = _SLOWEST <= self.mach <= _FASTEST
+        self.require("mach", fine, f"give a Mach number from {_SLOWEST} to {_FASTEST}")
 
     @property
     def parameters(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.schemes import chebyshev
 from ups.equations.schemes.marching import block_means, in_rows
 from ups.equations.uniforms import uniforms
@@ -60,6 +60,7 @@ class Darcy(Equation):
     name: ClassVar[str] = "darcy"
     title: ClassVar[str] = "Darcy flow"
     formula: ClassVar[str] = "−∇·(a ∇u) = β, u = 0 on the walls"
+    file: ClassVar[str] = "2D_DarcyFlow_beta{beta}_Train.hdf5"
     sides: ClassVar[Kind] = "value"
     wall: ClassVar[tuple[float, ...]] = (0.0,)
     named: ClassVar[tuple[str, ...]] = ("beta",)
@@ -69,12 +70,9 @@ class Darcy(Equation):
     told: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.points < 4:
-            raise UserError(f"darcy: points is {self.points}; give at least 4")
-        if not math.isfinite(self.beta):
-            raise UserError(f"darcy: beta is {self.beta}; give a finite source")
-        if self.target not in ("steady", "transient"):
-            raise UserError(f"darcy: target is {self.target!r}; use steady or transient")
+        self.require("points", self.points >= 4, "give at least 4")
+        self.require("beta", math.isfinite(self.beta), "give a finite source")
+        self.require("target", self.target in ("steady", "transient"), "use steady or transient")
 
     @property
     def solver(self) -> str:
@@ -83,16 +81,8 @@ class Darcy(Equation):
         return "cell-centred finite volume, conjugate gradients to relative residual 1e-8"
 
     @property
-    def published_name(self) -> str:
-        return f"2D_DarcyFlow_beta{float(self.beta)}_Train.hdf5"
-
-    @property
     def times(self) -> Float[Tensor, " T"]:
         return torch.full((1,), 0.0 if self.target == "steady" else _TIME, dtype=torch.float64)
-
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
-        """The residual β + ∇·(a ∇u)."""
-        return (self.beta - self.operator(static["a"].double(), state[..., 0].double()))[..., None]
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same problems solved on fewer points per axis, the permeability averaged over the larger cells.
@@ -127,18 +117,11 @@ class Darcy(Equation):
 
         Conjugate gradients in float64, preconditioned by the exact solution for a = 1 (sine transforms as matrices):
         the number of steps depends on the contrast of a (10: about 35), not on the grid. A sample stops at its own
-        tolerance. Batches are cut and padded to one size, since a matrix product may round differently in another.
+        tolerance.
         """
         a = a.to(torch.float64)
         source = torch.full_like(a, self.beta) if source is None else source.to(torch.float64)
-        solved = []
-        for start in range(0, len(a), _ROWS):
-            media, sources = a[start : start + _ROWS], source[start : start + _ROWS]
-            missing = _ROWS - len(media)
-            media = torch.cat((media, media.new_ones(missing, *media.shape[1:])))
-            sources = torch.cat((sources, sources.new_zeros(missing, *sources.shape[1:])))
-            solved.append(_conjugate_gradients(media, sources, self._wall)[: _ROWS - missing])
-        return torch.cat(solved)
+        return in_rows(lambda a, source: _conjugate_gradients(a, source, self._wall), a, source, rows=_ROWS)
 
     def start(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B X Y"]:
         """Random starts of the transient: u₀ = level + δ Σ sin(2π k·x + φ), level ~ U(0.1, 10), δ ~ U(0.01, 0.2), over

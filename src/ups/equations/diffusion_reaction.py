@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
@@ -53,6 +53,8 @@ class DiffusionReaction(Equation):
     name: ClassVar[str] = "diffusion_reaction"
     title: ClassVar[str] = "Diffusion-reaction (FitzHugh-Nagumo)"
     formula: ClassVar[str] = "∂u/∂t = D_u ∇²u + u − u³ − k − v, ∂v/∂t = D_v ∇²v + u − v, no flux through the walls"
+    method: ClassVar[str] = "five-point finite volume, cosine transforms, ETDRK4"
+    file: ClassVar[str] = "2D_diff-react_NA_NA.h5"
     sides: ClassVar[Kind] = "flux"
     channels: ClassVar[tuple[str, ...]] = ("u", "v")
     layout: ClassVar[str] = "pdebench-grouped"
@@ -63,24 +65,13 @@ class DiffusionReaction(Equation):
     def __post_init__(self) -> None:
         super().__post_init__()
         for setting in ("activator_diffusion", "inhibitor_diffusion"):
-            value = getattr(self, setting)
-            if not (0 < value < math.inf):
-                raise UserError(f"diffusion_reaction: {setting} is {value}; give a positive number")
-        if not 0 <= self.k < 1:
-            raise UserError(f"diffusion_reaction: k is {self.k}; give a number from 0 to below 1")
+            self.require(setting, 0 < getattr(self, setting) < math.inf, "give a positive number")
+        self.require("k", 0 <= self.k < 1, "give a number from 0 to below 1")
         if self.activator_diffusion * self.points**2 < 1:
             raise UserError(
                 f"diffusion_reaction: activator_diffusion {self.activator_diffusion} makes layers thinner than a cell "
                 f"of {self.points} points; give at least {math.ceil(self.activator_diffusion**-0.5)} points"
             )
-
-    @property
-    def solver(self) -> str:
-        return "five-point finite volume, cosine transforms, ETDRK4"
-
-    @property
-    def published_name(self) -> str:
-        return "2D_diff-react_NA_NA.h5"
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -114,11 +105,7 @@ class DiffusionReaction(Equation):
             spectrum = integrator.step(spectrum, reaction)
         return ((spectrum @ cosine).mT @ cosine).movedim(1, -1)
 
-    def roll(self, start: Float[Tensor, "B X Y 2"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X Y 2"]:
-        """The solution started from `start` at t = 0, on its own grid."""
-        return torch.stack(list(march(self.name, start, times, self._advance)), 1)
-
-    def _advance(self, state: Float[Tensor, "B X Y 2"], now: float, later: float) -> Float[Tensor, "B X Y 2"]:
+    def advance(self, state: Float[Tensor, "B X Y 2"], now: float, later: float) -> Float[Tensor, "B X Y 2"]:
         """Short steps while the noise is tall (−u³ relaxes it at rates up to 3 · 5²), longer ones once it is gone."""
         for begin, end, longest in ((now, min(later, _SETTLED), _FIRST_STEP), (max(now, _SETTLED), later, _STEP)):
             if end > begin:
@@ -126,27 +113,14 @@ class DiffusionReaction(Equation):
                 state = self.step(state, round((end - begin) / steps, 12), steps)
         return state
 
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
-        """Five-point diffusive fluxes, none through the walls, and the reaction."""
-        u, v = state.unbind(-1)
-        cells = (state.shape[1] / _LENGTH) ** 2
-        return torch.stack(
-            (
-                self.activator_diffusion * cells * _laplacian(u) + u - u**3 - self.k - v,
-                self.inhibitor_diffusion * cells * _laplacian(v) + u - v,
-            ),
-            -1,
-        )
-
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same trajectories from their first frame averaged to fewer points."""
         start, times = block_means(self.name, batch.values[:, 0].double(), points, (1, 2)), batch.times[0]
-        return torch.stack(list(march(self.name, start, times, self._advance, began=float(times[0]))), 1)
+        return torch.stack(list(march(self.name, start, times, self.advance, began=float(times[0]))), 1)
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
-
         def frames(start: Tensor) -> Tensor:
-            return torch.stack([state.to(torch.float32) for state in march(self.name, start, times, self._advance)], 1)
+            return torch.stack([state.to(torch.float32) for state in march(self.name, start, times, self.advance)], 1)
 
         return in_rows(frames, self.noise(seed, ids, device)), {}
 
@@ -162,10 +136,3 @@ def _integrator(
     values = -((2 * n / _LENGTH) ** 2) * torch.sin(math.pi * k / (2 * n)).square()
     laplacian = values[:, None] + values
     return cosine, ETDRK4.build(torch.stack((activator * laplacian, inhibitor * laplacian)), dt)
-
-
-def _laplacian(u: Float[Tensor, "B X Y"]) -> Float[Tensor, "B X Y"]:
-    """Differences of the fluxes through the faces, in units of dx²."""
-    flux_x = torch.nn.functional.pad(u.diff(dim=1), (0, 0, 1, 1))
-    flux_y = torch.nn.functional.pad(u.diff(dim=2), (1, 1))
-    return flux_x.diff(dim=1) + flux_y.diff(dim=2)

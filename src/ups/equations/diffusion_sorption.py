@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation1D, Solution, Static
-from ups.equations.schemes.marching import doublings, growing_steps
+from ups.equations.base import Device, Equation, Solution
+from ups.equations.schemes.marching import growing_steps
 from ups.equations.schemes.tridiagonal import Tridiagonal
 from ups.equations.uniforms import uniforms
 from ups.fields import Boundary, Side
@@ -21,12 +21,11 @@ _POROSITY, _DENSITY, _CAPACITY, _EXPONENT = 0.29, 2880.0, 3.5e-4, 0.874
 _SORPTION = (1 - _POROSITY) / _POROSITY * _DENSITY * _CAPACITY
 _OFFSET = 1e-6
 _HIGHEST_START = 0.2
-_INTERNAL_POINTS = 1024
 _GROWTH = 0.1
 
 
 @dataclass(frozen=True)
-class DiffusionSorption(Equation1D):
+class DiffusionSorption(Equation):
     """∂u/∂t = D/R(u) ∂²u/∂x² on (0, 1), u = 1 at x = 0 and u = −D ∂u/∂x at x = 1, from a constant u₀ ~ U(0, 0.2).
 
     A solute enters from the left into a porous medium that sorbs it (Freundlich's isotherm); the retardation
@@ -51,20 +50,10 @@ class DiffusionSorption(Equation1D):
     name: ClassVar[str] = "diffusion_sorption"
     title: ClassVar[str] = "Diffusion-sorption"
     formula: ClassVar[str] = "∂u/∂t = D/R(u) ∂²u/∂x², u = 1 at x = 0, u = −D ∂u/∂x at x = 1"
+    method: ClassVar[str] = "finite volume, Rodas3 on {n} points, cell averages"
+    file: ClassVar[str] = "1D_diff-sorp_NA_NA.h5"
+    fewest: ClassVar[int] = 1024
     layout: ClassVar[str] = "pdebench-grouped"
-
-    @property
-    def refinement(self) -> int:
-        """How many internal cells a stored cell has."""
-        return doublings(self.points, _INTERNAL_POINTS)
-
-    @property
-    def solver(self) -> str:
-        return f"finite volume, Rodas3 on {self.points * self.refinement} points, cell averages"
-
-    @property
-    def published_name(self) -> str:
-        return "1D_diff-sorp_NA_NA.h5"
 
     @property
     def boundary(self) -> Boundary:
@@ -85,11 +74,9 @@ class DiffusionSorption(Equation1D):
         return w + matrix.solve(_supply(concentration(w)[0]) + (k1 - k2 - (8 / 3) * k3) / dt)
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
-        """The solution started from u0 at t = 0, on u0's own grid."""
         return concentration(super().roll(content(u0), times))[0]
 
     def advance(self, w: Float[Tensor, "B X"], now: float, later: float) -> Float[Tensor, "B X"]:
-        """The later content w."""
         layer = 1 / (w.shape[-1] ** 2 * _DIFFUSIVITY)
         for dt in growing_steps(now, later, lambda t: _GROWTH * (t + layer)):
             w = self.step(w, dt)
@@ -99,12 +86,6 @@ class DiffusionSorption(Equation1D):
         u0 = self.start(seed, ids).to(device)[:, None].repeat(1, self.points * self.refinement)
         rolled = self.roll(u0, times).unflatten(-1, (self.points, self.refinement)).mean(-1)
         return rolled[..., None], {}
-
-    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
-        """D/R(u) ∂²u/∂x² by second-order fluxes through the faces and the walls: R(u) times it sums to what enters."""
-        u = state[..., 0]
-        retardation = 1 + _SORPTION * _EXPONENT * (u.clamp_min(0.0) + _OFFSET).pow(_EXPONENT - 1)
-        return (_supply(u) / retardation)[..., None]
 
 
 def content(u: Float[Tensor, "*batch X"]) -> Float[Tensor, "*batch X"]:

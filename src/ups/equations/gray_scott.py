@@ -12,14 +12,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.schemes.exponential import ETDRK4
-from ups.equations.schemes.marching import block_means, in_rows, march
+from ups.equations.schemes.marching import in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
 from ups.equations.schemes.repeated import repeat
 from ups.equations.uniforms import uniforms
-from ups.errors import UserError
-from ups.fields import Batch
 
 _LENGTH = 2.0
 _DIFFUSION = (2e-5, 1e-5)
@@ -68,6 +66,7 @@ class GrayScott(Equation):
     title: ClassVar[str] = "Gray-Scott reaction-diffusion"
     formula: ClassVar[str] = "∂A/∂t = δ_A ∇²A − AB² + F(1 − A), ∂B/∂t = δ_B ∇²B + AB² − (F + k)B, periodic"
     channels: ClassVar[tuple[str, ...]] = ("A", "B")
+    method: ClassVar[str] = f"pseudo-spectral ETDRK4 on {{n}} points an axis, dt <= {_STEP}, cell averages"
     named: ClassVar[tuple[str, ...]] = ("F", "k")
     layout: ClassVar[str] = "well"
     dimension: ClassVar[int] = 2
@@ -75,18 +74,12 @@ class GrayScott(Equation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for setting, value, largest in (("F", self.F, 0.12), ("k", self.k, 0.08)):
-            if not 0 < value <= largest:
-                raise UserError(f"gray_scott: {setting} is {value}; give a rate above 0 and at most {largest}")
+        self.require("F", 0 < self.F <= 0.12, "give a rate above 0 and at most 0.12")
+        self.require("k", 0 < self.k <= 0.08, "give a rate above 0 and at most 0.08")
 
     @property
     def refinement(self) -> int:
-        """How many internal points a stored one has along each axis."""
         return max(1, math.ceil(_INTERNAL_POINTS / self.points))
-
-    @property
-    def solver(self) -> str:
-        return f"pseudo-spectral ETDRK4 on {self.points * self.refinement} points an axis, dt <= {_STEP}, cell averages"
 
     @property
     def published_name(self) -> str:
@@ -119,37 +112,15 @@ class GrayScott(Equation):
         (spectrum,) = repeat(once, (start,), steps, ("gray_scott", n, self.F, self.k, dt))
         return torch.fft.irfft2(spectrum, s=(n, n)).movedim(1, -1)
 
-    def _advance(self, state: Float[Tensor, "B X Y 2"], now: float, later: float) -> Float[Tensor, "B X Y 2"]:
+    def advance(self, state: Float[Tensor, "B X Y 2"], now: float, later: float) -> Float[Tensor, "B X Y 2"]:
         steps = math.ceil(round((later - now) / _STEP, 9))
         return self.step(state, round((later - now) / steps, 12), steps)
-
-    def roll(self, start: Float[Tensor, "B X Y 2"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X Y 2"]:
-        """The solution started from `start` at t = 0, on its own grid."""
-        return torch.stack(list(march(self.name, start, times, self._advance)), 1)
-
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
-        """Five-point diffusive fluxes, and the reaction of the cells' averages."""
-        a, b = state.unbind(-1)
-        cells = (state.shape[1] / _LENGTH) ** 2
-        made = a * b * b
-        return torch.stack(
-            (
-                _DIFFUSION[0] * cells * _laplacian(a) - made + self.F * (1 - a),
-                _DIFFUSION[1] * cells * _laplacian(b) + made - (self.F + self.k) * b,
-            ),
-            -1,
-        )
-
-    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
-        """The same trajectories from their first frame averaged to fewer points."""
-        start = block_means(self.name, batch.values[:, 0].double(), points, (1, 2))
-        return self.roll(start, batch.times[0] - batch.times[0, 0])
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         def frames(start: Tensor) -> Tensor:
             stored = [
                 cell_averages(state.movedim(-1, 1), self.points).to(torch.float32)
-                for state in march(self.name, start, times, self._advance)
+                for state in march(self.name, start, times, self.advance)
             ]
             return torch.stack(stored, 1).movedim(2, -1)
 
@@ -167,10 +138,6 @@ def _integrator(
     source = torch.zeros_like(all_waves.square)
     source[0, 0] = feed * n**2
     return ETDRK4.build(linear, dt), source
-
-
-def _laplacian(u: Float[Tensor, "B X Y"]) -> Float[Tensor, "B X Y"]:
-    return u.roll(1, 1) + u.roll(-1, 1) + u.roll(1, 2) + u.roll(-1, 2) - 4 * u
 
 
 def _smooth(k: Float[Tensor, "K L"]) -> Float[Tensor, "K L"]:

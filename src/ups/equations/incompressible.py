@@ -12,11 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.equations import vorticity
-from ups.equations.base import Device, Equation, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.schemes import staggered
 from ups.equations.schemes.marching import block_means, doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields
-from ups.errors import UserError
 from ups.fields import Batch, Kind
 
 _LARGEST_WAVE = 16
@@ -54,6 +53,11 @@ class Incompressible(Equation):
     name: ClassVar[str] = "incompressible"
     title: ClassVar[str] = "Incompressible flow with particles"
     formula: ClassVar[str] = "∂V/∂t + V·∇V = −∇p + ν ∇²V + f, ∇·V = 0, ∂m/∂t + ∇·(mV) = 0, V = 0 on the walls"
+    method: ClassVar[str] = (
+        "staggered grid, projection, limited finite volumes for particles, {n} points an axis, no slip, "
+        f"steps chosen every {_LONGEST}"
+    )
+    file: ClassVar[str] = "ns_incom_inhom_2d_{points}-0.h5"
     sides: ClassVar[Kind] = "value"
     wall: ClassVar[tuple[float, ...]] = (0.0, 0.0)  # of Vx and Vy
     named: ClassVar[tuple[str, ...]] = ("nu",)
@@ -66,30 +70,13 @@ class Incompressible(Equation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.nu) and self.nu > 0):
-            raise UserError(f"incompressible: nu is {self.nu}; give a positive viscosity")
-        if _points_needed(self.nu) > max(_MOST_POINTS, self.points):
-            raise UserError(
-                f"incompressible: nu is {self.nu}, for whose boundary layers {_MOST_POINTS} points are too few; "
-                "give at least 1e-4"
-            )
+        self.require("nu", 0 < self.nu < math.inf, "give a positive viscosity")
+        thin = f"give at least 1e-4, {_MOST_POINTS} points are too few for thinner boundary layers"
+        self.require("nu", _points_needed(self.nu) <= max(_MOST_POINTS, self.points), thin)
 
     @property
     def refinement(self) -> int:
-        """How many internal points a stored one has along each axis."""
         return doublings(self.points, _points_needed(self.nu))
-
-    @property
-    def solver(self) -> str:
-        n = self.points * self.refinement
-        return (
-            f"staggered grid, projection, limited finite volumes for particles, {n} points an axis, no slip, "
-            f"steps chosen every {_LONGEST}"
-        )
-
-    @property
-    def published_name(self) -> str:
-        return f"ns_incom_inhom_2d_{self.points}-0.h5"
 
     def force(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Tensor:
         """f of the given trajectories at the centres of n × n cells: (B, 2, n, n)."""
@@ -124,7 +111,7 @@ class Incompressible(Equation):
 
         yield from march(self.name, state, times, go_on)
 
-    def roll(
+    def roll_under(
         self, start: Float[Tensor, "B 3 n n"], force: Float[Tensor, "B 2 n n"], times: Float[Tensor, " T"]
     ) -> Float[Tensor, "B T n n 3"]:
         """Vx, Vy and particles in the cells, on the start's own grid.
@@ -133,26 +120,13 @@ class Incompressible(Equation):
         """
         return torch.stack([_in_cells(state) for state in self._states(start, force, times)], 1).movedim(2, -1)
 
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
-        """Central fluxes through the faces, none through the walls, of what is free of divergence in V and its change.
-
-        From the centres to the faces and back are two averages: of second order, and less at the walls.
-        """
-        values, n = state.movedim(-1, 1), state.shape[1]
-        v, m = _flow(values[:, :2]), values[:, 2]
-        force = staggered.at_faces(torch.stack((static["force_x"], static["force_y"]), 1).to(v))
-        change = staggered.projected(force - staggered.convection(v) + self.nu * staggered.laplacian(v))[0]
-        flux_x, flux_y = (one * (m + m.roll(-1, axis)) / 2 for one, axis in zip(v.unbind(1), (-2, -1), strict=True))
-        carried = n * (flux_x.roll(1, -2) - flux_x + flux_y.roll(1, -1) - flux_y)
-        return torch.cat((staggered.at_centres(change), carried[:, None]), 1).movedim(1, -1)
-
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same trajectories from their first frame and force averaged to fewer points."""
         first = batch.values[:, 0].movedim(-1, 1)
         fields = torch.cat((first, batch.static["force_x"][:, None], batch.static["force_y"][:, None]), 1).double()
         fields = block_means(self.name, fields, points, (2, 3))
         start = torch.cat((_flow(fields[:, :2]), fields[:, 2:3]), 1)
-        return self.roll(start, fields[:, 3:], batch.times[0] - batch.times[0, 0])
+        return self.roll_under(start, fields[:, 3:], batch.times[0] - batch.times[0, 0])
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement

@@ -12,11 +12,10 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation1D, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import doublings
 from ups.equations.uniforms import uniforms
-from ups.errors import UserError
 
 _WAVES = 4
 _FINE = 3.0
@@ -26,7 +25,7 @@ _LONGEST = 1024.0
 
 
 @dataclass(frozen=True)
-class KuramotoSivashinsky(Equation1D):
+class KuramotoSivashinsky(Equation):
     """∂u/∂t + u ∂u/∂x + ∂²u/∂x² + ∂⁴u/∂x⁴ = 0 on the periodic interval (0, L).
 
     Waves longer than 2π grow at the rate k² − k⁴, steepen, and are damped as short ones: cells of length about 9 that
@@ -50,27 +49,20 @@ class KuramotoSivashinsky(Equation1D):
     name: ClassVar[str] = "kuramoto_sivashinsky"
     title: ClassVar[str] = "Kuramoto-Sivashinsky equation"
     formula: ClassVar[str] = "∂u/∂t + u ∂u/∂x + ∂²u/∂x² + ∂⁴u/∂x⁴ = 0, periodic"
+    method: ClassVar[str] = "pseudo-spectral ETDRK4 on {n} points, after {warm_up} time units of warm-up"
+    file: ClassVar[str] = "kuramoto_sivashinsky_L{length}.hdf5"
     conserved: ClassVar[tuple[str, ...]] = ("u",)
     layout: ClassVar[str] = "well"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 2 * math.pi < self.length <= _LONGEST:
-            raise UserError(
-                f"kuramoto_sivashinsky: length is {self.length}; give more than 2π = 6.28, below which every wave "
-                f"decays, and at most {_LONGEST:g}"
-            )
-        if not 0 <= self.warm_up < math.inf:
-            raise UserError(f"kuramoto_sivashinsky: warm_up is {self.warm_up}; give a time of 0 or more")
+        longest = f"give more than 2π = 6.28, below which every wave decays, and at most {_LONGEST:g}"
+        self.require("length", 2 * math.pi < self.length <= _LONGEST, longest)
+        self.require("warm_up", 0 <= self.warm_up < math.inf, "give a time of 0 or more")
 
     @property
-    def solver(self) -> str:
-        n = self.points * doublings(self.points, _FINE * self.length)
-        return f"pseudo-spectral ETDRK4 on {n} points, after {float(self.warm_up)} time units of warm-up"
-
-    @property
-    def published_name(self) -> str:
-        return f"kuramoto_sivashinsky_L{float(self.length)}.hdf5"
+    def refinement(self) -> int:
+        return doublings(self.points, _FINE * self.length)
 
     @property
     def extent(self) -> tuple[tuple[float, float], ...]:
@@ -120,27 +112,13 @@ class KuramotoSivashinsky(Equation1D):
         return self.step(u, interval / steps, steps)
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
-        factor = doublings(self.points, _FINE * self.length)
-        n = self.points * factor
+        n = self.points * self.refinement
         # Every stored point is an internal one.
         x = self.length * (0.5 / self.points + torch.arange(n, dtype=torch.float64) / n)
         u0 = self.start(seed, ids, x, device)
         if self.warm_up > 0:
             u0 = self.advance(u0, 0.0, self.warm_up)
-        return self.roll(u0, times)[..., ::factor, None], {}
-
-    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
-        """−∂(u²/2)/∂x − ∂²u/∂x² − ∂⁴u/∂x⁴ in Fourier space, where it sums to zero.
-
-        Differences would be too coarse: at 2 points a unit length they are wrong by 8 % of ∂⁴ of the fastest wave.
-        """
-        u = state[..., 0]
-        wave = 2 * math.pi / self.length * torch.arange(u.shape[-1] // 2 + 1, dtype=u.dtype, device=u.device)
-        slope = 0.5j * wave
-        if u.shape[-1] % 2 == 0:  # a wave of two points has none
-            slope[-1] = 0
-        spectrum = (wave**2 - wave**4) * torch.fft.rfft(u) - slope * torch.fft.rfft(u.square())
-        return torch.fft.irfft(spectrum, n=u.shape[-1])[..., None]
+        return self.roll(u0, times)[..., :: self.refinement, None], {}
 
 
 @lru_cache(maxsize=64)

@@ -56,7 +56,6 @@ def formula_of(name: str) -> str:
 
 
 def catalogue() -> str:
-    """All equations: name, formula, settings."""
     lines = []
     for name in EQUATIONS:
         settings = " ".join(f"{key}={value}" for key, value in settings_of(name).items())

@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation1D, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.initial import RandomWaves
-from ups.equations.schemes.marching import doublings, growing_steps
+from ups.equations.schemes.marching import growing_steps
 from ups.errors import UserError
 
-_INTERNAL_POINTS = 1024
 _LATTICE = 4096
 _POINTS_IN_A_FRONT = 2.0
 _GROWTH = 0.05
@@ -27,7 +26,7 @@ _MOST_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
-class ReactionDiffusion(Equation1D):
+class ReactionDiffusion(Equation):
     """∂u/∂t = ν ∂²u/∂x² + ρ u (1 − u) on the periodic interval (0, 1), from random waves stretched to [0, 1].
 
     Waves decay within t ≈ 1/(4π²ν), then u is uniform and grows to 1 as a logistic curve. Where ν is small (below
@@ -50,14 +49,15 @@ class ReactionDiffusion(Equation1D):
     name: ClassVar[str] = "reaction_diffusion"
     title: ClassVar[str] = "Reaction-diffusion (Fisher-KPP)"
     formula: ClassVar[str] = "∂u/∂t = ν ∂²u/∂x² + ρu(1 − u), periodic"
+    method: ClassVar[str] = "Strang splitting, exact logistic and spectral heat steps on {n} points"
+    file: ClassVar[str] = "ReacDiff_Nu{nu}_Rho{rho}.hdf5"
+    fewest: ClassVar[int] = 1024
     named: ClassVar[tuple[str, ...]] = ("nu", "rho")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.nu) and self.nu > 0):
-            raise UserError(f"reaction_diffusion: nu is {self.nu}; give a positive diffusivity")
-        if not (math.isfinite(self.rho) and self.rho >= 0):
-            raise UserError(f"reaction_diffusion: rho is {self.rho}; give a growth rate of 0 or more")
+        self.require("nu", 0 < self.nu < math.inf, "give a positive diffusivity")
+        self.require("rho", 0 <= self.rho < math.inf, "give a growth rate of 0 or more")
         if self.rho * self.duration > _MOST_STEPS * _REACTION:
             raise UserError(
                 f"reaction_diffusion: rho is {self.rho} and duration {self.duration}, which would take more than "
@@ -70,19 +70,6 @@ class ReactionDiffusion(Equation1D):
                 f"reaction_diffusion: nu is {self.nu}, and with rho = {self.rho} fronts are too thin for {n} points; "
                 f"give nu of at least {thinnest:.2g} or more points"
             )
-
-    @property
-    def refinement(self) -> int:
-        """How many internal points a stored point has."""
-        return doublings(self.points, _INTERNAL_POINTS)
-
-    @property
-    def solver(self) -> str:
-        return f"Strang splitting, exact logistic and spectral heat steps on {self.points * self.refinement} points"
-
-    @property
-    def published_name(self) -> str:
-        return f"ReacDiff_Nu{float(self.nu)}_Rho{float(self.rho)}.hdf5"
 
     def start(
         self, seed: int, ids: Sequence[int], x: Float[Tensor, " n"], device: Device = "cpu"
@@ -119,11 +106,6 @@ class ReactionDiffusion(Equation1D):
         x = 0.5 / self.points + torch.arange(n, dtype=torch.float64) / n  # every stored point is an internal one
         rolled = self.roll(self.start(seed, ids, x, device), times)
         return rolled[..., :: self.refinement, None], {}
-
-    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
-        """ν ∂²u/∂x² by second-order fluxes through the faces, and ρ u (1 − u)."""
-        diffusion = self.nu * state.shape[1] ** 2 * (state.roll(1, 1) + state.roll(-1, 1) - 2 * state)
-        return diffusion + self.rho * state * (1 - state)
 
 
 @lru_cache(maxsize=16)

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.schemes.fused import fused
 from ups.equations.schemes.marching import block_means
-from ups.equations.schemes.muscl import attempt_heun, face_states, heun, longest_step, states, with_inflow
+from ups.equations.schemes.muscl import Balance, face_states, longest_step, states, with_inflow
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
 from ups.fields import Batch, Invariant, Kind
@@ -34,8 +34,8 @@ class ShallowWater(Equation):
     rarefaction in, which focuses at the centre and overshoots to a dip; the bore is at r ≈ 2 by t = 1, inside the
     domain, so the mean of h is kept until then. One number is all that differs between samples.
 
-    Depth alone is stored, as published, and is not the whole state: a model needs two frames (`history=2`), and `rate`
-    refuses; `roll` gives h, hu and hv. A cell cut by the dam holds the mean depth (to first order in its size). Were
+    Depth alone is stored, as published, and is not the whole state: a model needs two frames (`history=2`); `roll`
+    gives h, hu and hv. A cell cut by the dam holds the mean depth (to first order in its size). Were
     it one or the other by its centre, 1,000 radii would make 81 different samples on 128² cells: equal ones in train
     and test.
 
@@ -49,6 +49,8 @@ class ShallowWater(Equation):
     name: ClassVar[str] = "shallow_water"
     title: ClassVar[str] = "Shallow water, radial dam break"
     formula: ClassVar[str] = "∂h/∂t + ∇·(hv) = 0, ∂(hv)/∂t + ∇·(hvv) + ∇(h²/2) = 0, open on all sides"
+    method: ClassVar[str] = "HLLC, MUSCL (monotonised central), SSP-RK2 on {n} cells an axis"
+    file: ClassVar[str] = "2D_rdb_NA_NA.h5"
     channels: ClassVar[tuple[str, ...]] = ("h",)
     sides: ClassVar[Kind] = "open"
     conserved: ClassVar[tuple[str, ...]] = ("h",)
@@ -56,14 +58,6 @@ class ShallowWater(Equation):
     dimension: ClassVar[int] = 2
     interval: ClassVar[tuple[float, float]] = _EXTENT
     history: ClassVar[int] = 2
-
-    @property
-    def solver(self) -> str:
-        return f"HLLC, MUSCL (monotonised central), SSP-RK2 on {self.points} cells an axis"
-
-    @property
-    def published_name(self) -> str:
-        return "2D_rdb_NA_NA.h5"
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
@@ -78,12 +72,6 @@ class ShallowWater(Equation):
     def _states(self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]) -> Iterator[Float[Tensor, "B 3 X Y"]]:
         water = Water(self.name, (_LENGTH / u0.shape[2], _LENGTH / u0.shape[3]))
         return states(water, u0, times, "a start has a depth that is not positive; the bed must be wet everywhere")
-
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
-        raise UserError(
-            f"{self.name}: depth alone has no rate, since the flow is not stored; score predictions of this task by "
-            "their conserved mean instead"
-        )
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same dam breaks on fewer points per axis; only from t = 0, where the water is known to be at rest."""
@@ -109,12 +97,8 @@ class ShallowWater(Equation):
         return depths[..., None], {}
 
 
-@dataclass(frozen=True)
-class Water:
-    """The discrete equations for h, hu, hv on cells of sides `spacing`, open on all sides."""
-
-    name: str
-    spacing: tuple[float, float]
+class Water(Balance):
+    """The discrete equations for h, hu, hv, open on all sides."""
 
     def admissible(self, u: Float[Tensor, "B 3 X Y"]) -> Bool[Tensor, "B X Y"]:
         return (u[:, 0] > 0) & u.isfinite().all(1)
@@ -122,17 +106,6 @@ class Water:
     def longest(self, u: Float[Tensor, "B 3 X Y"]) -> Float[Tensor, " B"]:
         wave = (GRAVITY * u[:, 0]).sqrt()
         return longest_step([flow.abs() / u[:, 0] + wave for flow in (u[:, 1], u[:, 2])], self.spacing)
-
-    def step(self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"]) -> Float[Tensor, "B 3 X Y"]:
-        return heun(self, u, dt)
-
-    def stages(self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-        return torch.zeros_like(dt)
-
-    def attempt(
-        self, u: Float[Tensor, "B 3 X Y"], dt: Float[Tensor, " B"], stages: int
-    ) -> tuple[Float[Tensor, "B 3 X Y"], Bool[Tensor, " B"]]:
-        return attempt_heun(lambda u: self.rate(u, None), self.admissible, u, dt)
 
     def rate(self, u: Float[Tensor, "B 3 X Y"], flat: Bool[Tensor, "B X Y"] | None) -> Float[Tensor, "B 3 X Y"]:
         w = torch.cat((u[:, :1], u[:, 1:] / u[:, :1]), 1)

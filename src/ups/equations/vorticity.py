@@ -13,13 +13,12 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.schemes.exponential import ETDRK4
-from ups.equations.schemes.marching import block_means, doublings, in_rows, march
+from ups.equations.schemes.marching import doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
 from ups.equations.schemes.repeated import repeat
 from ups.errors import UserError
-from ups.fields import Batch
 
 _LARGEST_WAVE = 20
 COURANT = 0.8
@@ -52,6 +51,7 @@ class Vorticity(Equation):
     formula: ClassVar[str] = (
         "∂ω/∂t + v·∇ω = ν ∇²ω + 0.1 (sin 2π(x + y) + cos 2π(x + y)), v = (∂ψ/∂y, −∂ψ/∂x), −∇²ψ = ω, periodic"
     )
+    method: ClassVar[str] = "pseudo-spectral ETDRK4 on {n} points an axis, 2/3 rule, cell averages"
     channels: ClassVar[tuple[str, ...]] = ("w",)
     named: ClassVar[tuple[str, ...]] = ("nu",)
     conserved: ClassVar[tuple[str, ...]] = ("w",)
@@ -60,22 +60,14 @@ class Vorticity(Equation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.nu) and self.nu > 0):
-            raise UserError(f"vorticity: nu is {self.nu}; give a positive viscosity")
-        if points_needed(self.nu) > max(_MOST_POINTS, self.points):
-            raise UserError(
-                f"vorticity: nu is {self.nu}, for whose smallest vortices {_MOST_POINTS} points are too few; "
-                "give at least 1e-6"
-            )
+        self.require("nu", 0 < self.nu < math.inf, "give a positive viscosity")
+        small = f"give at least 1e-6, {_MOST_POINTS} points are too few for smaller vortices"
+        self.require("nu", points_needed(self.nu) <= max(_MOST_POINTS, self.points), small)
 
     @property
     def refinement(self) -> int:
-        """How many internal points a stored one has along each axis, to keep the waves of the flow and of its start."""
+        """To keep the waves of the flow and of its start."""
         return doublings(self.points, max(points_needed(self.nu), 3 * _LARGEST_WAVE))
-
-    @property
-    def solver(self) -> str:
-        return f"pseudo-spectral ETDRK4 on {self.points * self.refinement} points an axis, 2/3 rule, cell averages"
 
     @property
     def published_name(self) -> str:
@@ -83,11 +75,9 @@ class Vorticity(Equation):
         return f"ns_V{nu}_T{self.duration:g}.hdf5"
 
     def start(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Float[Tensor, "B n n"]:
-        """The starts of the given trajectories at the centres of n × n cells."""
         return random_fields(seed, ids, 1, _LARGEST_WAVE, _amplitude, n, device)[:, 0]
 
     def force(self, n: int, device: Device = "cpu") -> Float[Tensor, "n n"]:
-        """The forcing at the centres of n × n cells."""
         x = 2 * math.pi * (torch.arange(n, dtype=torch.float64, device=device) + 0.5) / n
         return 0.1 * (torch.sin(x[:, None] + x) + torch.cos(x[:, None] + x))
 
@@ -96,7 +86,6 @@ class Vorticity(Equation):
     ) -> Float[Tensor, "B T X Y"]:
         """The solution started from w at t = 0, on its own grid, under the equation's own force or another."""
         force = self.force(w.shape[-1], w.device) if force is None else force
-
         return torch.stack(list(self._states(w, force, times)), 1)
 
     def _states(
@@ -109,20 +98,6 @@ class Vorticity(Equation):
             return advance(state, now, later, speeds, march_on, COURANT, _LONGEST)
 
         yield from march(self.name, w, times, go_on)
-
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
-        """Central fluxes through the faces, with velocities from differences of ψ along them; it sums to zero."""
-        w, n = state[..., 0], state.shape[1]
-        x_face, y_face = face_velocities(torch.fft.rfft2(w), n)
-        flux_x = x_face * (w + w.roll(-1, 1)) / 2 - self.nu * n * (w.roll(-1, 1) - w)
-        flux_y = y_face * (w + w.roll(-1, 2)) / 2 - self.nu * n * (w.roll(-1, 2) - w)
-        change = n * (flux_x.roll(1, 1) - flux_x + flux_y.roll(1, 2) - flux_y)
-        return (change + self.force(n, w.device))[..., None]
-
-    def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
-        """The same trajectories from their first frame averaged to fewer points."""
-        start = block_means(self.name, batch.values[:, 0, ..., 0].double(), points, (1, 2))
-        return self.roll(start, batch.times[0] - batch.times[0, 0])[..., None]
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement
@@ -143,17 +118,6 @@ def points_needed(nu: float) -> float:
 def velocities(spectrum: Complex[Tensor, "B K L"], n: int) -> Float[Tensor, "B 2 n n"]:
     """v_x and v_y at the points, from the spectrum of the vorticity."""
     return torch.fft.irfft2(spectrum[:, None] * _operators(n, spectrum.device)[0][:2], s=(n, n))
-
-
-def face_velocities(
-    spectrum: Complex[Tensor, "B K L"], n: int
-) -> tuple[Float[Tensor, "B n n"], Float[Tensor, "B n n"]]:
-    """The mean normal velocity on every cell's upper x face and upper y face.
-
-    Differences of ψ between the face's corners: what flows into a cell flows out, to rounding.
-    """
-    psi = n * torch.fft.irfft2(spectrum * _corner(n, spectrum.device), s=(n, n))
-    return psi - psi.roll(1, -1), psi.roll(1, -2) - psi
 
 
 def speeds(w: Float[Tensor, "B n n"]) -> Float[Tensor, " B"]:
@@ -215,14 +179,6 @@ def advance(
 @lru_cache(maxsize=16)
 def _integrator(n: int, nu: float, dt: float, device: torch.device) -> ETDRK4:
     return ETDRK4.build(-nu * waves(n, 1.0, device).square, dt)
-
-
-@lru_cache(maxsize=16)
-def _corner(n: int, device: torch.device) -> Complex[Tensor, "K L"]:
-    """From vorticity at the centres to ψ at the cells' corners of larger x and y."""
-    all_waves = waves(n, 1.0, device)
-    shift = torch.exp(0.5j / n * (all_waves.x + all_waves.y))
-    return shift * all_waves.resolved / all_waves.square.clamp_min(1.0)
 
 
 @lru_cache(maxsize=16)

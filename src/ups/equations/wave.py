@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution, Static
+from ups.equations.base import Device, Equation, Solution
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
@@ -23,7 +23,6 @@ _LAYERS = 6
 _UNIT = 5000.0
 _MEDIA = ("gauss", "layer")
 _COURANT = 0.6  # of c dt/dx; the finest waves along the diagonal become unstable at 0.7
-_LINE, _PARABOLA = (2.0, -1.0), (3.0, -3.0, 1.0)  # what continues them: u₋₁ from u₀, u₁, …
 _FEWEST_POINTS = 256  # along an axis: ten to the width of the narrowest bump
 
 
@@ -58,6 +57,7 @@ class Wave(Equation):
     name: ClassVar[str] = "wave"
     title: ClassVar[str] = "Waves in a medium"
     formula: ClassVar[str] = "∂²u/∂t² = c² ∇²u, ∂u/∂t + c ∂u/∂n = 0 on the sides"
+    method: ClassVar[str] = "leapfrog of fourth order, Mur's absorbing sides, {medium} medium, {n} points an axis"
     sides: ClassVar[Kind] = "open"
     static: ClassVar[tuple[str, ...]] = ("c",)
     layout: ClassVar[str] = "pdegym"
@@ -66,20 +66,12 @@ class Wave(Equation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.medium not in _MEDIA:
-            raise UserError(f"wave: medium is {self.medium!r}; use one of {', '.join(_MEDIA)}")
-        if self.points < 32:
-            raise UserError(f"wave: points is {self.points}, too few for bumps of width 0.039; give at least 32")
+        self.require("medium", self.medium in _MEDIA, f"use one of {', '.join(_MEDIA)}")
+        self.require("points", self.points >= 32, "give at least 32, fewer do not resolve bumps of width 0.039")
 
     @property
     def refinement(self) -> int:
-        """How many internal points a stored one has along each axis."""
         return -(-_FEWEST_POINTS // self.points)
-
-    @property
-    def solver(self) -> str:
-        n = self.points * self.refinement
-        return f"leapfrog of fourth order, Mur's absorbing sides, {self.medium} medium, {n} points an axis"
 
     @property
     def published_name(self) -> str:
@@ -95,7 +87,6 @@ class Wave(Equation):
         return (bumps * present[..., None, None]).sum(1)
 
     def speed(self, seed: int, ids: Sequence[int], n: int, device: Device = "cpu") -> Float[Tensor, "B n n"]:
-        """The media of the given trajectories at the centres of n × n cells."""
         used = 1 + 3 * _SOURCES
         draws = uniforms(seed, ids, used + 1 + 4 * _LAYERS)[:, used:].to(device)
         if self.medium == "layer":
@@ -107,7 +98,7 @@ class Wave(Equation):
         strength = (1000 + 1500 * strength) / _UNIT
         return ((1500 + 1000 * draws[:, 0]) / _UNIT)[:, None, None] + (strength[..., None, None] * bumps).sum(1)
 
-    def roll(
+    def roll_in(
         self, u: Float[Tensor, "B X Y"], c: Float[Tensor, "B X Y"], times: Float[Tensor, " T"]
     ) -> Float[Tensor, "B T X Y 2"]:
         """u and ∂u/∂t, started at rest from u at t = 0, on u's own grid."""
@@ -129,26 +120,9 @@ class Wave(Equation):
             steps = math.ceil((later - now) * n * fastest / _COURANT)
             return _leapfrog(state, c, (later - now) / steps, steps)
 
-        whole = _with_ghosts(u, _LINE)
+        whole = _with_ghosts(u)
         for state in march(self.name, torch.stack((whole, torch.zeros_like(whole))), times, advance):
             yield state[0, :, 1:-1, 1:-1], state[1, :, 1:-1, 1:-1]
-
-    def acceleration(self, u: Float[Tensor, "B X Y"], c: Float[Tensor, "B X Y"]) -> Float[Tensor, "B X Y"]:
-        """∂²u/∂t² = c² ∇²u with the five-point Laplacian: what second differences in time are scored by.
-
-        What leaves through the sides does not follow from u alone. There u is continued as a parabola: do not score
-        the outermost two cells.
-        """
-        whole = _with_ghosts(u, _PARABOLA)
-        around = whole[:, 2:, 1:-1] + whole[:, :-2, 1:-1] + whole[:, 1:-1, 2:] + whole[:, 1:-1, :-2]
-        return (c * u.shape[-1]).square() * (around - 4 * u)
-
-    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
-        """One frame of u does not say how fast it moves."""
-        raise UserError(
-            "wave: ∂u/∂t does not follow from one frame of u, so frames have no balance; "
-            "compare their second differences in time with `Wave.acceleration`"
-        )
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same trajectories from their first frame, at rest, start and medium averaged to fewer points."""
@@ -158,7 +132,7 @@ class Wave(Equation):
             block_means(self.name, field.double(), points, (1, 2))
             for field in (batch.values[:, 0, ..., 0], batch.static["c"])
         )
-        return self.roll(u, c, batch.times[0])[..., :1]
+        return self.roll_in(u, c, batch.times[0])[..., :1]
 
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement
@@ -233,13 +207,12 @@ def _closed_differences(v: Float[Tensor, "B n n"], axis: int) -> Float[Tensor, "
     return torch.cat((nothing, v.diff(dim=axis), nothing), axis).diff(dim=axis)
 
 
-def _with_ghosts(u: Float[Tensor, "B n n"], weights: Sequence[float]) -> Float[Tensor, "B m m"]:
-    """u with a frame of cells around it, continued from the nearest ones; the stencil does not see the corners."""
+def _with_ghosts(u: Float[Tensor, "B n n"]) -> Float[Tensor, "B m m"]:
+    """u with a frame of cells around it, continued as straight lines; the stencil does not see the corners."""
     for axis in (1, 2):
-        last = u.shape[axis] - 1
+        n = u.shape[axis]
         before, after = (
-            torch.stack([weight * u.narrow(axis, abs(end - k), 1) for k, weight in enumerate(weights)]).sum(0)
-            for end in (0, last)
+            2 * u.narrow(axis, end, 1) - u.narrow(axis, beside, 1) for end, beside in ((0, 1), (n - 1, n - 2))
         )
         u = torch.cat((before, u, after), axis)
     return u

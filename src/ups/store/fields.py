@@ -111,7 +111,6 @@ class FieldStore:
 
     @property
     def nbytes(self) -> int:
-        """What all numbers of the store take."""
         arrays = (self.store[name] for name in self.store.names)
         return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
 
@@ -120,7 +119,6 @@ class FieldStore:
         return self._read(lambda: self.store[name].rows(ids))
 
     def gather(self, part: TaskIndices) -> Batch:
-        """The windows of one micro-batch, normalised."""
         spec = self.normaliser.spec
         values = self._read(lambda: self.store["fields"].gather(part.ids, part.starts, part.frames, part.stride))
         frames = part.starts[:, None] + part.stride * torch.arange(part.frames)

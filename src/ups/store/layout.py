@@ -12,7 +12,6 @@ there is no store: `partial.json` then says whose unfinished build it is, and `b
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -30,9 +29,6 @@ PARTIAL = "partial.json"
 LOCK = "build.lock"
 SHARDS = "*.[0-9][0-9][0-9][0-9][0-9].*.bin"
 SHARD_BYTES = 64 * 2**20
-DTYPES = ("float16", "float32", "float64")
-
-_NAME = re.compile(r"[A-Za-z0-9_@-]+")  # no dot: dots separate the parts of a shard's name
 
 
 class StoreDamaged(UserError):
@@ -98,16 +94,6 @@ def plan(shape: Sequence[int], dtype: str) -> list[tuple[int, int]]:
     """The (first, rows) of each shard: as many whole rows as fit into about 64 MB, at least one."""
     rows = max(1, SHARD_BYTES // row_bytes(shape, dtype))
     return [(first, min(rows, shape[0] - first)) for first in range(0, shape[0], rows)]
-
-
-def check_array(name: str, shape: Sequence[int], dtype: str) -> None:
-    """Refuse what the store cannot hold."""
-    if not _NAME.fullmatch(name):
-        raise UserError(f"array name {name!r} cannot be a file name; use letters, digits, '_', '-' and '@'")
-    if dtype not in DTYPES:
-        raise UserError(f"array {name!r} has dtype {dtype}; the store holds {', '.join(DTYPES)}")
-    if len(shape) < 2 or min(shape) < 1:
-        raise UserError(f"array {name!r} has shape {tuple(shape)}; it needs at least one row and one number a row")
 
 
 def read_index(path: Path) -> Index | None:

@@ -116,7 +116,6 @@ class StoredArray:
         return self._copied(begin[:, None] + stride * self._frame * np.arange(frames), self._frame)
 
     def _copied(self, begin: np.ndarray, width: int) -> np.ndarray:
-        """`width` numbers from each of these places on."""
         numbers = self._mapped.numbers
         if width * numbers.itemsize > _WIDE:
             if begin.max(initial=0) > len(numbers) - width:

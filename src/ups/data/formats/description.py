@@ -24,53 +24,33 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def to_json(header: Header) -> str:
     """Python writes floats so that they read back equal."""
-    names = {dtype: name for name, dtype in _DTYPES.items()}
-    content = {
-        "version": 1,
-        "task": header.task,
-        "channels": header.channels,
+    content = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(header).items()}
+    content |= {
         "grid": [_axis(p, e) for p, e in zip(header.grid.positions, header.grid.extent, strict=True)],
         "times": header.times.tolist(),
-        "boundary": [[{"kind": s.kind, "value": s.value} for s in pair] for pair in header.boundary.sides],
-        "parameters": dict(header.parameters),
-        "static": header.static,
-        "forcings": dict(header.forcings),
-        "masked": header.masked,
-        "dtype": names[header.dtype],
-        "licence": header.licence,
-        "notes": dict(header.notes),
-        "test_at": header.test_at,
+        "boundary": [[vars(side) for side in pair] for pair in header.boundary.sides],
+        "dtype": str(header.dtype).removeprefix("torch."),
     }
-    if header.given != 1:  # so that what says nothing of it is the same text as before there was such a number
-        content["given"] = header.given
-    return json.dumps(content)
+    if header.given == 1:  # so that what says nothing of it is the same text as before there was such a number
+        del content["given"]
+    return json.dumps({"version": 1, **content})
 
 
 def from_json(text: str, path: Path) -> Header:
-    """The header that `to_json` wrote; `path` is the file that holds it."""
     try:
         content = json.loads(text)
-        if content["version"] != 1:
-            raise UserError(
-                f"{path}: attribute {ATTRIBUTE!r} is of version {content['version']}, this package reads 1; update it"
-            )
+        if (version := content.pop("version")) != 1:
+            raise UserError(f"{path}: attribute {ATTRIBUTE!r} is of version {version}, this package reads 1; update it")
         axes = [_positions(axis) for axis in content["grid"]]
-        return Header(
-            task=content["task"],
-            channels=tuple(content["channels"]),
-            grid=Grid(tuple(p for p, _ in axes), tuple(e for _, e in axes)),
-            times=torch.tensor(content["times"], dtype=torch.float64),
-            boundary=Boundary(tuple((_side(lower), _side(upper)) for lower, upper in content["boundary"])),
-            parameters=content["parameters"],
-            static=tuple(content["static"]),
-            forcings=content["forcings"],
-            masked=content["masked"],
-            dtype=_DTYPES[content["dtype"]],
-            licence=content["licence"],
-            notes=content["notes"],
-            test_at=content["test_at"],
-            given=content.get("given", 1),
-        )
+        understood = {
+            "channels": tuple(content["channels"]),
+            "grid": Grid(tuple(p for p, _ in axes), tuple(e for _, e in axes)),
+            "times": torch.tensor(content["times"], dtype=torch.float64),
+            "boundary": Boundary(tuple((_side(lower), _side(upper)) for lower, upper in content["boundary"])),
+            "static": tuple(content["static"]),
+            "dtype": _DTYPES[content["dtype"]],
+        }
+        return Header(**content | understood)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: attribute {ATTRIBUTE!r} is damaged ({error!r}); delete the attribute to read the file without it"

@@ -36,7 +36,6 @@ def open_file(path: Path) -> h5py.File:
 
 
 def holds(file: h5py.File, *names: str) -> bool:
-    """Whether a file has arrays of all these names."""
     return all(isinstance(file.get(name), h5py.Dataset) for name in names)
 
 
@@ -56,7 +55,6 @@ def rounded(positions: Float[Tensor, " n"]) -> np.ndarray:
 
 
 def array(file: h5py.File | h5py.Group, name: str, path: Path) -> h5py.Dataset:
-    """The array of that name; it must hold float32 or float64."""
     item = file.get(name)
     if not isinstance(item, h5py.Dataset):
         held = ", ".join(sorted(file)[:8]) or "nothing"

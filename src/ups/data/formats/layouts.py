@@ -87,7 +87,6 @@ def layout_of(path: Path) -> Layout:
 
 
 def named_layout(name: str) -> Layout:
-    """The layout that people call so."""
     for layout in LAYOUTS:
         if layout.name == name:
             return layout

@@ -126,7 +126,6 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 
 def _holds_arrays(content: io.BytesIO) -> bool:
-    """Whether a file is NumPy's `.npz`, judged by its content."""
     if not zipfile.is_zipfile(content):
         return False
     with zipfile.ZipFile(content) as archive:

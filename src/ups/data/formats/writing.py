@@ -76,7 +76,6 @@ class Writer(ABC):
         """Leave nothing but a file that has appeared."""
 
     def write(self, batch: Batch) -> None:
-        """The next trajectories."""
         batch = batch.to("cpu")
         self._check(batch)
         batch = replace(

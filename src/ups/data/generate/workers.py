@@ -74,7 +74,6 @@ def _pool(workers: int, setup: Callable[..., None] | None, arguments: tuple[Any,
 
 
 def all_cores() -> int:
-    """How many cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 

@@ -141,7 +141,6 @@ def well_stats(header: Header, numbers: Mapping[str, Mapping[str, float]]) -> di
 
 
 def statistics_path(data: Path) -> Path:
-    """stats.yaml in a folder of data, or beside a file."""
     return (data if data.is_dir() else data.parent) / "stats.yaml"
 
 

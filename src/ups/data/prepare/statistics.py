@@ -52,20 +52,15 @@ class Statistics:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Statistics:
         def scales(entries: Mapping[str, Any]) -> dict[str, Scale]:
-            pairs = {name: e.get("range") and (e["range"][0], e["range"][1]) for name, e in entries.items()}
-            return {
-                name: Scale(e["mean"], e["std"], e["rms"], tuple(e.get("differences", ())), pairs[name])
-                for name, e in entries.items()
-            }
+            return {name: Scale(**{key: _plain(value) for key, value in e.items()}) for name, e in entries.items()}
 
-        return cls(
-            task=data["task"],
-            trajectories=data["trajectories"],
-            dt=data["dt"],
-            strides=tuple(data["strides"]),
-            channels=scales(data["channels"]),
-            static=scales(data["static"]),
-        )
+        scales_of = {kind: scales(data[kind]) for kind in ("channels", "static")}
+        return cls(**{**data, **scales_of, "strides": tuple(data["strides"])})
+
+
+def _plain(value: Any) -> Any:
+    """JSON has lists for tuples."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 _Measures = tuple[float, ...]

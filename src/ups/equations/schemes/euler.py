@@ -17,6 +17,7 @@ from torch import Tensor
 from ups.equations.schemes.fused import fused
 from ups.equations.schemes.muscl import (
     MOST_STAGES,
+    Balance,
     attempt_heun,
     face_states,
     heun,
@@ -106,8 +107,8 @@ def _hllc(*sides: Tensor, axis: int) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Gas:
-    """The discrete equations for cells of sides `spacing`, with viscosities η (shear) and ζ (bulk).
+class Gas(Balance):
+    """The discrete equations with viscosities η (shear) and ζ (bulk).
 
         ∂ρ/∂t + ∇·(ρv) = 0,   ∂(ρv)/∂t + ∇·(ρvv + p) = ∇·τ,   ∂E/∂t + ∇·((E + p)v) = ∇·(v·τ)
         τ = η(∇v + ∇vᵀ − ⅔ ∇·v) + ζ ∇·v,   E = p/(γ − 1) + ½ρ|v|²,   γ = 5/3
@@ -116,8 +117,6 @@ class Gas:
     ∇·τ = ηΔv + (ζ + η/3)∇(∇·v). No heat is conducted; what viscosity takes from the motion, it heats.
     """
 
-    name: str
-    spacing: tuple[float, ...]
     kind: str
     eta: float
     zeta: float
@@ -155,7 +154,7 @@ class Gas:
     ) -> tuple[Float[Tensor, "B C *space"], Bool[Tensor, " B"]]:
         stiff = self._stiff(u, dt)
         if not stages:
-            stepped, fine = attempt_heun(lambda u: self.rate(u, None), self.admissible, u, dt)
+            stepped, fine = super().attempt(u, dt, stages)
             return stepped, fine & ~stiff
 
         def diffuse(u: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,20 +185,6 @@ class Gas:
             dim = axis - len(self.spacing)
             left, right = face_states(w, dim, self.kind, flat)
             change = with_inflow(change, _hllc(*left.unbind(1), *right.unbind(1), axis=axis), dim, dx)
-        return change
-
-    def smooth_rate(self, w: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
-        """d/dt of the conserved fields by fluxes of the mean state of both cells: second order, without a limiter."""
-        change = self.viscous_rate(w)
-        for axis, dx in enumerate(self.spacing):
-            dim = axis - len(self.spacing)
-            cells = padded(w, dim, self.kind, 1).movedim(dim, -1)
-            face = (cells[..., 1:] + cells[..., :-1]) / 2
-            flux = conserved(face)
-            flux[:, 1] += face[:, 1]
-            flux *= face[:, 2 + axis, None]
-            flux[:, 2 + axis] += face[:, 1]
-            change = with_inflow(change, flux.unbind(1), dim, dx)
         return change
 
     def viscous_rate(self, w: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:

@@ -45,13 +45,15 @@ def doublings(points: int, needed: float) -> int:
     return factor
 
 
-def in_rows(solve: Callable[..., Tensor], *inputs: Float[Tensor, "B ..."]) -> Float[Tensor, "B *out"]:
+def in_rows(
+    solve: Callable[..., Tensor], *inputs: Float[Tensor, "B ..."], rows: int | None = None
+) -> Float[Tensor, "B *out"]:
     """`solve(*inputs)` in batches of one fixed size, the last one filled up with copies of its first row.
 
     A matrix product or Fourier transform may round differently in a batch of another size, and a trajectory must not
     depend on what else is made with it. Small batches stay in a CPU's cache; large ones keep a GPU busy.
     """
-    rows = 8 if inputs[0].device.type == "cpu" else 64
+    rows = rows or (8 if inputs[0].device.type == "cpu" else 64)
     solved = []
     for start in range(0, len(inputs[0]), rows):
         part = [tensor[start : start + rows] for tensor in inputs]

@@ -6,9 +6,10 @@ its own dt, and no operation mixes rows), so its bytes do not depend on what els
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -26,24 +27,26 @@ MOST_STAGES = 401
 _GPU_CELLS = (2**18, 2**17, 2**16, 2**15)  # in a block: the first fill a GPU, and stay in its cache
 
 
-class Balance(Protocol):
-    """A system of conservation laws on a grid: what a step needs to know of it. Equal ones hash alike."""
+@dataclass(frozen=True)
+class Balance(ABC):
+    """A system of conservation laws on a grid of cells of sides `spacing`: what a step needs to know of it. Equal ones
+    hash alike.
+    """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    spacing: tuple[float, ...]
 
+    @abstractmethod
     def longest(self, u: Float[Tensor, "B C *space"]) -> Float[Tensor, " B"]:
         """The longest step each trajectory may take from its present state."""
-        ...
 
     def step(self, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"]) -> Float[Tensor, "B C *space"]:
         """One step, with all that may be needed to make it, or an error."""
-        ...
+        return heun(self, u, dt)
 
     def stages(self, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-        """How many stages of its own a step's stiff part takes; zero where there is none. `step` refuses more than
-        `MOST_STAGES`."""
-        ...
+        """How many stages of its own a step's stiff part takes. `step` refuses more than `MOST_STAGES`."""
+        return torch.zeros_like(dt)
 
     def attempt(
         self, u: Float[Tensor, "B C *space"], dt: Float[Tensor, " B"], stages: int
@@ -52,18 +55,18 @@ class Balance(Protocol):
 
         No decision is made on the host, so it can be recorded.
         """
-        ...
+        return attempt_heun(lambda u: self.rate(u, None), self.admissible, u, dt)
 
+    @abstractmethod
     def rate(
         self, u: Float[Tensor, "B C *space"], flat: Bool[Tensor, "B *space"] | None
     ) -> Float[Tensor, "B C *space"]:
         """d/dt of the cell averages u; cells marked `flat` are taken as constant, which makes their faces' fluxes of
         first order."""
-        ...
 
+    @abstractmethod
     def admissible(self, u: Float[Tensor, "B C *space"]) -> Bool[Tensor, "B *space"]:
         """Where u is a state of the fluid: positive depth, density, pressure. Not a number is none."""
-        ...
 
 
 def padded(w: Shaped[Tensor, "*any"], dim: int, kind: str, width: int) -> Shaped[Tensor, "*wider"]:

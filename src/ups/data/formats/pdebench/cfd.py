@@ -33,8 +33,6 @@ def fields(dimension: int) -> tuple[str, ...]:
 
 
 class CFDFile(PDEBenchFile):
-    """A PDEBench CFD file as a Dataset, read lazily."""
-
     def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:
         """The number of velocity components says the dimension, not the arrays' rank."""
         density = array(file, "density", self.path)
@@ -56,7 +54,7 @@ class CFDFile(PDEBenchFile):
     def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
         path, space = self.path, self.shape[2:]
         known = published.known_task(task or f"compressible_{len(space)}d")
-        published.check_fits(known, len(space) + 2, len(space), path)
+        published.check_fits(known, len(space) + 2, len(space), (), path)
         return Header(
             task=known.name,
             channels=known.channel_names,

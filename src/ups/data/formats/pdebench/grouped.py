@@ -75,9 +75,7 @@ class GroupedFile(PDEBenchFile):
         grid = Grid(tuple(positions for positions, _ in space), tuple(extent for _, extent in space))
         times = even_times(self._axes["t"])
         known = published.known_task(task or _task_name(channels, grid, float(times[-1]), path))
-        published.check_fits(known, channels, grid.dimension, path)
-        if known.static:
-            raise UserError(f"{path}: the layout has no static fields, task {known.name!r} needs {known.static}")
+        published.check_fits(known, channels, grid.dimension, (), path)
         config = _config(file, self._keys[0], path)
         first, last = (_of_task(_config(file, key, path), known) for key in (self._keys[0], self._keys[-1]))
         parameters = published.needed(first, known, path)

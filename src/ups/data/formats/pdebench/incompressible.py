@@ -30,8 +30,6 @@ STATIC = {"force_x": ("force", 0), "force_y": ("force", 1)}
 
 
 class IncompressibleFile(PDEBenchFile):
-    """A PDEBench incompressible file as a Dataset, read lazily."""
-
     stored = (tuple(CHANNELS), tuple(STATIC))
 
     def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:
@@ -50,9 +48,7 @@ class IncompressibleFile(PDEBenchFile):
 
     def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
         path, known = self.path, published.known_task(task or "incompressible")
-        published.check_fits(known, len(CHANNELS), 2, path)
-        if len(known.static) != len(STATIC):
-            raise UserError(f"{path}: has static fields {', '.join(STATIC)}, task {known.name!r} has {known.static}")
+        published.check_fits(known, len(CHANNELS), 2, tuple(STATIC), path)
         return Header(
             task=known.name,
             channels=known.channel_names,

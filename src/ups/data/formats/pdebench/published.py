@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,10 @@ from ups.data.tasks import tasks
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Header, TaskSpec
 
-OURS = {
-    "beta": "beta",
-    "Nu": "nu",
-    "rho": "rho",
-    "Rho": "rho",
-    "eta": "eta",
-    "Eta": "eta",
-    "zeta": "zeta",
-    "Zeta": "zeta",
-    "M": "M",
-}
+OURS = {"M": "M"} | {name: name.lower() for name in ("beta", "Nu", "rho", "Rho", "eta", "Eta", "zeta", "Zeta")}
 """Published names of parameters, in attributes and file names, and ours."""
 PUBLISHED = {"beta": "beta", "nu": "Nu", "rho": "rho", "eta": "eta", "zeta": "zeta"}
 _IN_NAME = re.compile(r"(?<![A-Za-z])(beta|Nu|Rho|Eta|Zeta|M)(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
-
-
 _FIXED = {"diffusion_reaction": {"Du": 1e-3, "Dv": 5e-3, "k": 5e-3}, "incompressible": {"nu": 0.01}}
 """Parameters that all published files of a task share and need not say."""
 _COMPRESSIBLE_3D = TaskSpec(
@@ -88,13 +76,14 @@ def boundary_of(path: Path, known: TaskSpec) -> Boundary:
     return Boundary.all("periodic", known.dimension) if "periodic" in words else known.boundary
 
 
-def check_fits(known: TaskSpec, channels: int, dimension: int, path: Path) -> None:
-    """Refuse a task that is not that of the data."""
+def check_fits(known: TaskSpec, channels: int, dimension: int, static: Sequence[str], path: Path) -> None:
     if known.dimension != dimension or len(known.channels) != channels:
         raise UserError(
             f"{path}: holds {channels} field{'s' * (channels > 1)} in {dimension} dimensions, but task {known.name!r} "
             f"has {len(known.channels)} in {known.dimension}; pass the task= of these data"
         )
+    if len(known.static) != len(static):
+        raise UserError(f"{path}: has static fields {tuple(static)}, task {known.name!r} has {known.static}")
 
 
 def as_task(header: Header, task: str | TaskSpec | None, path: Path) -> Header:
@@ -102,19 +91,16 @@ def as_task(header: Header, task: str | TaskSpec | None, path: Path) -> Header:
     if task is None or task == header.task:
         return header
     spec = registered_task(task)
-    check_fits(spec, len(header.channels), header.grid.dimension, path)
+    check_fits(spec, len(header.channels), header.grid.dimension, header.static, path)
     ours, theirs = (b.kinds for b in (header.boundary, spec.boundary))
     if ours != theirs:
         raise UserError(
             f"{path}: its sides are {ours}, those of task {spec.name!r} {theirs}; pass the task= of these data"
         )
-    if len(spec.static) != len(header.static):
-        raise UserError(f"{path}: has static fields {header.static}, task {spec.name!r} has {spec.static}")
     return replace(header, task=spec.name, channels=spec.channel_names, static=spec.static)
 
 
 def parameter_attributes(header: Header) -> dict[str, float]:
-    """The parameters as the published root attributes."""
     return {PUBLISHED.get(name, name): value for name, value in header.parameters.items() if value is not None}
 
 

@@ -39,8 +39,6 @@ _TRANSIENT = (
 
 
 class TensorFile(PDEBenchFile):
-    """A PDEBench tensor file as a Dataset, read lazily."""
-
     def look(self, file: h5py.File) -> tuple[str, tuple[int, ...]]:
         tensor = array(file, "tensor", self.path)
         _check_shape(tensor.shape, "nu" in file, self.path)
@@ -55,9 +53,7 @@ class TensorFile(PDEBenchFile):
         parameters = published.parameters_of(path, dict(file.attrs))
         darcy = len(space) == 2
         known = published.known_task(task or _task_name(parameters, darcy, path))
-        published.check_fits(known, 1, len(space), path)
-        if len(known.static) != darcy:
-            raise UserError(f"{path}: has {int(darcy)} static fields, task {known.name!r} has {known.static}")
+        published.check_fits(known, 1, len(space), ("nu",) if darcy else (), path)
         return Header(
             task=known.name,
             channels=known.channel_names,

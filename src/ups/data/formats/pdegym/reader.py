@@ -205,7 +205,6 @@ class GymFile(LazyFile):
 
 
 def holds_chunks(folder: Path) -> bool:
-    """Whether a folder has files named like PDEGym's chunks."""
     return any(_CHUNK.fullmatch(path.name) for path in folder.iterdir())
 
 
@@ -241,7 +240,6 @@ def fitting(header: Header, path: Path) -> Family:
 
 
 def sample_shape(family: Family, header: Header) -> tuple[int, ...]:
-    """The shape of one sample of the family's array of values."""
     if family == AIRFOIL:
         return (2, *header.grid.shape)
     frames = () if family.end is None else (len(header.times),)
