@@ -24,6 +24,7 @@ from ups.models.saved import ModelSpec, TrainedTask
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with a CPU")
 
+NO_RATE = ("shallow_water", "wave")
 """What is stored of them does not tell it."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "spectral": {"width": 24, "depth": 2, "modes": 16, "head": 16},
@@ -38,6 +39,15 @@ def test_a_solver_s_first_interval(name: str) -> None:
     equation = named_equation(name, {"points": 32})
     cpu, gpu = (equation.solve(0, range(3), equation.times[:2], device).values for device in ("cpu", "cuda"))
     assert difference(gpu, cpu) < 1e-5
+
+
+@pytest.mark.parametrize("name", [name for name in EQUATIONS if name not in NO_RATE])
+def test_the_rate_of_a_state(name: str) -> None:
+    equation = named_equation(name, {"points": 32})
+    batch = equation.solve(0, range(3), equation.times[:2])
+    state, static = batch.values[:, -1].double(), {name: field.double() for name, field in batch.static.items()}
+    there = equation.rate(state.cuda(), {name: field.cuda() for name, field in static.items()})
+    assert difference(there, equation.rate(state, static)) < 1e-9
 
 
 @pytest.mark.parametrize("architecture", SETTINGS)

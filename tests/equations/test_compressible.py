@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import rates
 import torch
 
 from ups.equations import Compressible1D, Compressible2D
+from ups.equations.base import balance
 from ups.equations.schemes.euler import GAMMA, conserved
 from ups.equations.schemes.muscl import heun
 from ups.errors import UserError
@@ -346,7 +346,7 @@ def test_the_rate_is_that_of_the_equations_at_second_order(kind):
         w = torch.stack(fields[: 2 + dimension])[None]
         low, high = equation.extent[0]
         exact = exact_rate(w, 0.3, 0.2, high - low)
-        rate = rates.rate(equation, w.movedim(1, -1), {}).movedim(-1, 1)
+        rate = equation.rate(w.movedim(1, -1), {}).movedim(-1, 1)
         errors.append(float((rate - exact).norm() / exact.norm()))
         assert abs(float(rate[:, 0].sum())) < 1e-10 * float(rate[:, 0].abs().sum())
     assert min(orders(errors)) > 1.9 and errors[-1] < 5e-3, errors
@@ -356,7 +356,7 @@ def test_a_true_solution_balances_and_a_mirrored_one_does_not():
     equation = Compressible2D(points=32, frames=11, duration=0.02, eta=0.05, zeta=0.05, initial="turbulent", mach=0.5)
     batch = equation.solve(0, range(2))
     wrong = replace(batch, values=batch.values.flip(2))
-    true, false = (rates.balance(equation, b).square().mean((1, 2, 3)).sqrt() for b in (batch, wrong))
+    true, false = (balance(equation, b).square().mean((1, 2, 3)).sqrt() for b in (batch, wrong))
     assert (false[:, 2:] > 5 * true[:, 2:]).all()
 
 

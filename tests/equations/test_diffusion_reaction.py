@@ -4,7 +4,6 @@ import math
 from itertools import pairwise
 
 import pytest
-import rates
 import torch
 
 from ups.equations import DiffusionReaction
@@ -35,10 +34,10 @@ def runge_kutta(equation: DiffusionReaction, state: torch.Tensor, time: float, s
     """The classical method on the finite-volume rate: another integrator of the same cells."""
     dt = time / steps
     for _ in range(steps):
-        a = rates.rate(equation, state, {})
-        b = rates.rate(equation, state + dt / 2 * a, {})
-        c = rates.rate(equation, state + dt / 2 * b, {})
-        state = state + dt / 6 * (a + 2 * b + 2 * c + rates.rate(equation, state + dt * c, {}))
+        a = equation.rate(state, {})
+        b = equation.rate(state + dt / 2 * a, {})
+        c = equation.rate(state + dt / 2 * b, {})
+        state = state + dt / 6 * (a + 2 * b + 2 * c + equation.rate(state + dt * c, {}))
     return state
 
 

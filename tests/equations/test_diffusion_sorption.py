@@ -4,7 +4,6 @@ import math
 from itertools import pairwise
 
 import pytest
-import rates
 import torch
 
 from ups.equations import DiffusionSorption
@@ -137,7 +136,7 @@ def test_what_enters_and_leaves_is_what_changes():
     n = 32
     state = torch.rand(3, n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     u = state[..., 0]
-    stored = u.clone().apply_(retardation) * rates.rate(DiffusionSorption(), state, {})[..., 0]
+    stored = u.clone().apply_(retardation) * DiffusionSorption().rate(state, {})[..., 0]
     entering = 2 * n * D * (1 - u[:, 0])
     wall = u[:, -1] / (1 + 1 / (2 * n * D))  # w = 2nD (u − w): the value on the wall, and the flux through it
     assert torch.allclose(stored.sum(1) / n, entering - wall, atol=1e-12, rtol=0)

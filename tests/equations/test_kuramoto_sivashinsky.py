@@ -4,10 +4,10 @@ import math
 from itertools import pairwise
 
 import pytest
-import rates
 import torch
 
 from ups.equations import KuramotoSivashinsky
+from ups.equations.base import balance
 from ups.errors import UserError
 
 
@@ -64,7 +64,7 @@ def test_a_draw_is_the_same_solution_on_every_grid():
 def test_energy_changes_by_what_long_waves_give_and_short_ones_take():
     """d/dt ½⟨u²⟩ = ⟨u_x²⟩ − ⟨u_xx²⟩, and the mean of the rate is zero: the convection moves energy but makes none."""
     u = developed()
-    rate = rates.rate(KuramotoSivashinsky(), u[..., None], {})[..., 0]
+    rate = KuramotoSivashinsky().rate(u[..., None], {})[..., 0]
     k = 2 * math.pi / 64 * torch.arange(129, dtype=torch.float64)
     slope, curvature = (torch.fft.irfft(torch.fft.rfft(u) * factor, n=256) for factor in (1j * k, -(k**2)))
     produced = (slope.square() - curvature.square()).mean(1)
@@ -94,10 +94,10 @@ def test_after_the_warm_up_the_attractor_is_reached():
 def test_a_true_solution_balances_and_a_mirrored_one_does_not():
     equation = KuramotoSivashinsky(frames=6, duration=0.25, warm_up=40.0)
     batch = equation.solve(0, range(4))
-    true = rates.balance(equation, batch).square().mean().sqrt()
+    true = balance(equation, batch).square().mean().sqrt()
     mirrored = equation.solve(0, range(4))
     mirrored.values.copy_(batch.values.flip(2))  # the mirror image of a solution is one with −u
-    assert float(rates.balance(equation, mirrored).square().mean().sqrt()) > 30 * float(true)
+    assert float(balance(equation, mirrored).square().mean().sqrt()) > 30 * float(true)
 
 
 def test_a_coarse_grid_never_runs_away():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ups.equations import ShallowWater
+from ups.equations.base import balance
 from ups.equations.shallow_water import Water
 from ups.errors import UserError
 
@@ -137,8 +138,11 @@ def test_a_coarse_solution_needs_the_start():
         equation.coarse(batch, 20)
 
 
-def test_depth_alone_is_not_the_state():
-    assert ShallowWater().task().history == 2
+def test_depth_alone_has_no_rate():
+    equation = ShallowWater(points=16, frames=2, duration=0.1)
+    with pytest.raises(UserError, match="flow is not stored"):
+        balance(equation, equation.solve(0, [0]))
+    assert equation.task().history == 2
 
 
 def test_dry_beds_and_strange_sizes_are_refused():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import rates
 import torch
 
 from ups.equations import DiffusionReaction, Equation, GrayScott, Incompressible, Vorticity, Wave
+from ups.equations.base import balance
 from ups.equations.named import EQUATIONS, named_equation
 from ups.errors import UserError
 
@@ -69,14 +69,14 @@ def test_a_true_solution_balances_and_a_frozen_one_does_not(equation: Equation) 
     batch = equation.solve(0, [0])
     late = replace(batch, values=batch.values[:, -2:], times=batch.times[:, -2:])
     frozen = replace(late, values=late.values[:, :1].expand_as(late.values))
-    true, wrong = (rates.balance(equation, b).square().mean().sqrt() for b in (late, frozen))
+    true, wrong = (balance(equation, b).square().mean().sqrt() for b in (late, frozen))
     assert true < 0.2 * wrong
 
 
 def test_the_rates_of_conserved_fields_sum_to_zero() -> None:
     for equation in (Incompressible(points=32, frames=2, duration=0.1), Vorticity(points=32, frames=2, duration=1.0)):
         batch = equation.solve(0, range(2))
-        rate = rates.rate(equation, batch.values[:, 1].double(), {k: f.double() for k, f in batch.static.items()})
+        rate = equation.rate(batch.values[:, 1].double(), {k: f.double() for k, f in batch.static.items()})
         conserved = [equation.channels.index(invariant.channel) for invariant in equation.task().invariants]
         assert rate.mean((1, 2))[:, conserved].abs().max() < 1e-8 * rate.abs().max()
 

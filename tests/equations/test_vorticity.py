@@ -4,7 +4,6 @@ import math
 from itertools import pairwise
 
 import pytest
-import rates
 import torch
 
 from ups.equations import Vorticity, vorticity
@@ -91,7 +90,7 @@ def test_a_viscosity_that_no_grid_resolves_is_refused():
 
 def test_what_flows_into_a_cell_flows_out():
     w = Vorticity().start(0, range(2), 64)
-    x_face, y_face = rates.face_velocities(torch.fft.rfft2(w), 64)
+    x_face, y_face = vorticity.face_velocities(torch.fft.rfft2(w), 64)
     divergence = x_face - x_face.roll(1, -2) + y_face - y_face.roll(1, -1)
     assert divergence.abs().max() < 1e-13
     centre = vorticity.velocities(torch.fft.rfft2(w), 64)[:, 0]

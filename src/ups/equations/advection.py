@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.initial import RandomWaves
 from ups.errors import UserError
 from ups.fields import Invariant
@@ -62,6 +62,10 @@ class Advection(Equation):
         positions = (self.grid.positions[0] - self.beta * times[:, None]).to(device)
         u = waves(positions.flatten()).reshape(len(ids), len(times), self.points, 1)
         return u, {}
+
+    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
+        """−β ∂u/∂x by central differences: it sums to zero."""
+        return (self.beta * state.shape[1] / 2) * (state.roll(1, 1) - state.roll(-1, 1))
 
     def roll(self, u0: Float[Tensor, "B X"], times: Float[Tensor, " T"]) -> Float[Tensor, "B T X"]:
         """The sampled start, shifted by βt. `solve` knows the function; this, as any solver, only samples of it."""

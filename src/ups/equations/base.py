@@ -135,6 +135,14 @@ class Equation(ABC):
             source={"equation": self.name},
         )
 
+    @abstractmethod
+    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
+        """∂u/∂t as the state and the static fields have it, in a conservative discrete form on the state's own grid.
+
+        What predictions are scored by: `balance` compares frames with its integral; of a steady equation it is the
+        residual, zero at the solution. Smooth, second order or better; not the solver's own limited fluxes.
+        """
+
     def advance(self, state: Float[Tensor, "B *state"], now: float, later: float, /) -> Float[Tensor, "B *state"]:
         """The later state on its own grid."""
         raise NotImplementedError
@@ -180,6 +188,22 @@ class Equation(ABC):
             static={name: value.to(torch.float32) for name, value in static.items()},
             ids=torch.tensor(list(ids), dtype=torch.int64, device=device),
         )
+
+
+def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B steps *space C"]:
+    """How far each step between frames is from what the equation allows: u(t₁) − u(t₀) − ∫ rate dt.
+
+    The integral is the trapezoidal rule over the two frames, so true solutions have a balance of third order in the
+    time between frames: compare scores of predictions with each other, or with that of the truth.
+    A steady batch has the residual, in one frame.
+    """
+    values = batch.values.double()
+    static = {name: field.double() for name, field in batch.static.items()}
+    rates = torch.stack([equation.rate(values[:, t], static) for t in range(values.shape[1])], 1)
+    if equation.steady:
+        return rates
+    dt = batch.times.diff(dim=1).reshape(len(batch), -1, *(1,) * (values.dim() - 2))
+    return values.diff(dim=1) - dt * (rates[:, 1:] + rates[:, :-1]) / 2
 
 
 def frame_times(frames: int, duration: float) -> Float[Tensor, " T"]:

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.equations import flow_states
-from ups.equations.base import Device, Equation, Solution
-from ups.equations.schemes.euler import Gas, conserved, primitive
+from ups.equations.base import Device, Equation, Solution, Static
+from ups.equations.schemes.euler import GAMMA, Gas, conserved, primitive
 from ups.equations.schemes.marching import block_means
 from ups.equations.schemes.muscl import states
 from ups.fields import Batch, Boundary, Invariant
@@ -84,6 +84,20 @@ class _Compressible(Equation):
     ) -> Iterator[Float[Tensor, "B C *space"]]:
         refusal = "a start has density or pressure that is not positive; give positive ones"
         return map(primitive, states(self.gas(w0.shape[2:]), conserved(w0), times, refusal))
+
+    def rate(self, state: Float[Tensor, "B *space C"], static: Static) -> Float[Tensor, "B *space C"]:
+        """∂/∂t of density, pressure and velocity, from central fluxes of ρ, E and ρv: density's sums to zero.
+
+        ∂v/∂t = (∂(ρv)/∂t − v ∂ρ/∂t)/ρ,   ∂p/∂t = (γ − 1)(∂E/∂t − v·∂(ρv)/∂t + ½|v|² ∂ρ/∂t)
+        """
+        w = state.movedim(-1, 1)
+        change = self.gas(w.shape[2:]).smooth_rate(w)
+        density, energy, momentum = change[:, :1], change[:, 1:2], change[:, 2:]
+        v = w[:, 2:]
+        work = (v * momentum).sum(1, keepdim=True) - v.square().sum(1, keepdim=True) * density / 2
+        return torch.cat((density, (GAMMA - 1) * (energy - work), (momentum - v * density) / w[:, :1]), 1).movedim(
+            1, -1
+        )
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T *space C"]:
         """The same trajectories from their first frame on fewer points: conserved fields averaged over larger cells."""

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes import chebyshev
 from ups.equations.schemes.marching import block_means, in_rows
 from ups.equations.uniforms import uniforms
@@ -83,6 +83,10 @@ class Darcy(Equation):
     @property
     def times(self) -> Float[Tensor, " T"]:
         return torch.full((1,), 0.0 if self.target == "steady" else _TIME, dtype=torch.float64)
+
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
+        """The residual β + ∇·(a ∇u)."""
+        return (self.beta - self.operator(static["a"].double(), state[..., 0].double()))[..., None]
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same problems solved on fewer points per axis, the permeability averaged over the larger cells.

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
@@ -113,6 +113,18 @@ class DiffusionReaction(Equation):
                 state = self.step(state, round((end - begin) / steps, 12), steps)
         return state
 
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
+        """Five-point diffusive fluxes, none through the walls, and the reaction."""
+        u, v = state.unbind(-1)
+        cells = (state.shape[1] / _LENGTH) ** 2
+        return torch.stack(
+            (
+                self.activator_diffusion * cells * _laplacian(u) + u - u**3 - self.k - v,
+                self.inhibitor_diffusion * cells * _laplacian(v) + u - v,
+            ),
+            -1,
+        )
+
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same trajectories from their first frame averaged to fewer points."""
         start, times = block_means(self.name, batch.values[:, 0].double(), points, (1, 2)), batch.times[0]
@@ -136,3 +148,10 @@ def _integrator(
     values = -((2 * n / _LENGTH) ** 2) * torch.sin(math.pi * k / (2 * n)).square()
     laplacian = values[:, None] + values
     return cosine, ETDRK4.build(torch.stack((activator * laplacian, inhibitor * laplacian)), dt)
+
+
+def _laplacian(u: Float[Tensor, "B X Y"]) -> Float[Tensor, "B X Y"]:
+    """Differences of the fluxes through the faces, in units of dx²."""
+    flux_x = torch.nn.functional.pad(u.diff(dim=1), (0, 0, 1, 1))
+    flux_y = torch.nn.functional.pad(u.diff(dim=2), (1, 1))
+    return flux_x.diff(dim=1) + flux_y.diff(dim=2)

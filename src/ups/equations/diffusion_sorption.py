@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.marching import growing_steps
 from ups.equations.schemes.tridiagonal import Tridiagonal
 from ups.equations.uniforms import uniforms
@@ -86,6 +86,12 @@ class DiffusionSorption(Equation):
         u0 = self.start(seed, ids).to(device)[:, None].repeat(1, self.points * self.refinement)
         rolled = self.roll(u0, times).unflatten(-1, (self.points, self.refinement)).mean(-1)
         return rolled[..., None], {}
+
+    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
+        """D/R(u) ∂²u/∂x² by second-order fluxes through the faces and the walls: R(u) times it sums to what enters."""
+        u = state[..., 0]
+        retardation = 1 + _SORPTION * _EXPONENT * (u.clamp_min(0.0) + _OFFSET).pow(_EXPONENT - 1)
+        return (_supply(u) / retardation)[..., None]
 
 
 def content(u: Float[Tensor, "*batch X"]) -> Float[Tensor, "*batch X"]:

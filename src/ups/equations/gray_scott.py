@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
@@ -116,6 +116,19 @@ class GrayScott(Equation):
         steps = math.ceil(round((later - now) / _STEP, 9))
         return self.step(state, round((later - now) / steps, 12), steps)
 
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
+        """Five-point diffusive fluxes, and the reaction of the cells' averages."""
+        a, b = state.unbind(-1)
+        cells = (state.shape[1] / _LENGTH) ** 2
+        made = a * b * b
+        return torch.stack(
+            (
+                _DIFFUSION[0] * cells * _laplacian(a) - made + self.F * (1 - a),
+                _DIFFUSION[1] * cells * _laplacian(b) + made - (self.F + self.k) * b,
+            ),
+            -1,
+        )
+
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         def frames(start: Tensor) -> Tensor:
             stored = [
@@ -138,6 +151,10 @@ def _integrator(
     source = torch.zeros_like(all_waves.square)
     source[0, 0] = feed * n**2
     return ETDRK4.build(linear, dt), source
+
+
+def _laplacian(u: Float[Tensor, "B X Y"]) -> Float[Tensor, "B X Y"]:
+    return u.roll(1, 1) + u.roll(-1, 1) + u.roll(1, 2) + u.roll(-1, 2) - 4 * u
 
 
 def _smooth(k: Float[Tensor, "K L"]) -> Float[Tensor, "K L"]:

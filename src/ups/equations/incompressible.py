@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.equations import vorticity
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes import staggered
 from ups.equations.schemes.marching import block_means, doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields
@@ -119,6 +119,19 @@ class Incompressible(Equation):
         The start is V on the upper faces, without divergence, and particles; the force is given at the centres.
         """
         return torch.stack([_in_cells(state) for state in self._states(start, force, times)], 1).movedim(2, -1)
+
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
+        """Central fluxes through the faces, none through the walls, of what is free of divergence in V and its change.
+
+        From the centres to the faces and back are two averages: of second order, and less at the walls.
+        """
+        values, n = state.movedim(-1, 1), state.shape[1]
+        v, m = _flow(values[:, :2]), values[:, 2]
+        force = staggered.at_faces(torch.stack((static["force_x"], static["force_y"]), 1).to(v))
+        change = staggered.projected(force - staggered.convection(v) + self.nu * staggered.laplacian(v))[0]
+        flux_x, flux_y = (one * (m + m.roll(-1, axis)) / 2 for one, axis in zip(v.unbind(1), (-2, -1), strict=True))
+        carried = n * (flux_x.roll(1, -2) - flux_x + flux_y.roll(1, -1) - flux_y)
+        return torch.cat((staggered.at_centres(change), carried[:, None]), 1).movedim(1, -1)
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same trajectories from their first frame and force averaged to fewer points."""

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import doublings
 from ups.equations.uniforms import uniforms
@@ -119,6 +119,19 @@ class KuramotoSivashinsky(Equation):
         if self.warm_up > 0:
             u0 = self.advance(u0, 0.0, self.warm_up)
         return self.roll(u0, times)[..., :: self.refinement, None], {}
+
+    def rate(self, state: Float[Tensor, "B X C"], static: Static) -> Float[Tensor, "B X C"]:
+        """−∂(u²/2)/∂x − ∂²u/∂x² − ∂⁴u/∂x⁴ in Fourier space, where it sums to zero.
+
+        Differences would be too coarse: at 2 points a unit length they are wrong by 8 % of ∂⁴ of the fastest wave.
+        """
+        u = state[..., 0]
+        wave = 2 * math.pi / self.length * torch.arange(u.shape[-1] // 2 + 1, dtype=u.dtype, device=u.device)
+        slope = 0.5j * wave
+        if u.shape[-1] % 2 == 0:  # a wave of two points has none
+            slope[-1] = 0
+        spectrum = (wave**2 - wave**4) * torch.fft.rfft(u) - slope * torch.fft.rfft(u.square())
+        return torch.fft.irfft(spectrum, n=u.shape[-1])[..., None]
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.fused import fused
 from ups.equations.schemes.marching import block_means
 from ups.equations.schemes.muscl import Balance, face_states, longest_step, states, with_inflow
@@ -34,8 +34,8 @@ class ShallowWater(Equation):
     rarefaction in, which focuses at the centre and overshoots to a dip; the bore is at r ≈ 2 by t = 1, inside the
     domain, so the mean of h is kept until then. One number is all that differs between samples.
 
-    Depth alone is stored, as published, and is not the whole state: a model needs two frames (`history=2`); `roll`
-    gives h, hu and hv. A cell cut by the dam holds the mean depth (to first order in its size). Were
+    Depth alone is stored, as published, and is not the whole state: a model needs two frames (`history=2`), and `rate`
+    refuses; `roll` gives h, hu and hv. A cell cut by the dam holds the mean depth (to first order in its size). Were
     it one or the other by its centre, 1,000 radii would make 81 different samples on 128² cells: equal ones in train
     and test.
 
@@ -72,6 +72,12 @@ class ShallowWater(Equation):
     def _states(self, u0: Float[Tensor, "B 3 X Y"], times: Float[Tensor, " T"]) -> Iterator[Float[Tensor, "B 3 X Y"]]:
         water = Water(self.name, (_LENGTH / u0.shape[2], _LENGTH / u0.shape[3]))
         return states(water, u0, times, "a start has a depth that is not positive; the bed must be wet everywhere")
+
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
+        raise UserError(
+            f"{self.name}: depth alone has no rate, since the flow is not stored; score predictions of this task by "
+            "their conserved mean instead"
+        )
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same dam breaks on fewer points per axis; only from t = 0, where the water is known to be at rest."""

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.exponential import ETDRK4
 from ups.equations.schemes.marching import doublings, in_rows, march
 from ups.equations.schemes.periodic import cell_averages, random_fields, waves
@@ -99,6 +99,15 @@ class Vorticity(Equation):
 
         yield from march(self.name, w, times, go_on)
 
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
+        """Central fluxes through the faces, with velocities from differences of ψ along them; it sums to zero."""
+        w, n = state[..., 0], state.shape[1]
+        x_face, y_face = face_velocities(torch.fft.rfft2(w), n)
+        flux_x = x_face * (w + w.roll(-1, 1)) / 2 - self.nu * n * (w.roll(-1, 1) - w)
+        flux_y = y_face * (w + w.roll(-1, 2)) / 2 - self.nu * n * (w.roll(-1, 2) - w)
+        change = n * (flux_x.roll(1, 1) - flux_x + flux_y.roll(1, 2) - flux_y)
+        return (change + self.force(n, w.device))[..., None]
+
     def solutions(self, seed: int, ids: Sequence[int], times: Float[Tensor, " T"], device: Device) -> Solution:
         n = self.points * self.refinement
         force = self.force(n, device)
@@ -118,6 +127,17 @@ def points_needed(nu: float) -> float:
 def velocities(spectrum: Complex[Tensor, "B K L"], n: int) -> Float[Tensor, "B 2 n n"]:
     """v_x and v_y at the points, from the spectrum of the vorticity."""
     return torch.fft.irfft2(spectrum[:, None] * _operators(n, spectrum.device)[0][:2], s=(n, n))
+
+
+def face_velocities(
+    spectrum: Complex[Tensor, "B K L"], n: int
+) -> tuple[Float[Tensor, "B n n"], Float[Tensor, "B n n"]]:
+    """The mean normal velocity on every cell's upper x face and upper y face.
+
+    Differences of ψ between the face's corners: what flows into a cell flows out, to rounding.
+    """
+    psi = n * torch.fft.irfft2(spectrum * _corner(n, spectrum.device), s=(n, n))
+    return psi - psi.roll(1, -1), psi.roll(1, -2) - psi
 
 
 def speeds(w: Float[Tensor, "B n n"]) -> Float[Tensor, " B"]:
@@ -179,6 +199,14 @@ def advance(
 @lru_cache(maxsize=16)
 def _integrator(n: int, nu: float, dt: float, device: torch.device) -> ETDRK4:
     return ETDRK4.build(-nu * waves(n, 1.0, device).square, dt)
+
+
+@lru_cache(maxsize=16)
+def _corner(n: int, device: torch.device) -> Complex[Tensor, "K L"]:
+    """From vorticity at the centres to ψ at the cells' corners of larger x and y."""
+    all_waves = waves(n, 1.0, device)
+    shift = torch.exp(0.5j / n * (all_waves.x + all_waves.y))
+    return shift * all_waves.resolved / all_waves.square.clamp_min(1.0)
 
 
 @lru_cache(maxsize=16)

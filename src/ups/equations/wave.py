@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.equations.base import Device, Equation, Solution
+from ups.equations.base import Device, Equation, Solution, Static
 from ups.equations.schemes.marching import block_means, in_rows, march
 from ups.equations.uniforms import uniforms
 from ups.errors import UserError
@@ -23,6 +23,7 @@ _LAYERS = 6
 _UNIT = 5000.0
 _MEDIA = ("gauss", "layer")
 _COURANT = 0.6  # of c dt/dx; the finest waves along the diagonal become unstable at 0.7
+_LINE, _PARABOLA = (2.0, -1.0), (3.0, -3.0, 1.0)  # what continues them: u₋₁ from u₀, u₁, …
 _FEWEST_POINTS = 256  # along an axis: ten to the width of the narrowest bump
 
 
@@ -120,9 +121,26 @@ class Wave(Equation):
             steps = math.ceil((later - now) * n * fastest / _COURANT)
             return _leapfrog(state, c, (later - now) / steps, steps)
 
-        whole = _with_ghosts(u)
+        whole = _with_ghosts(u, _LINE)
         for state in march(self.name, torch.stack((whole, torch.zeros_like(whole))), times, advance):
             yield state[0, :, 1:-1, 1:-1], state[1, :, 1:-1, 1:-1]
+
+    def acceleration(self, u: Float[Tensor, "B X Y"], c: Float[Tensor, "B X Y"]) -> Float[Tensor, "B X Y"]:
+        """∂²u/∂t² = c² ∇²u with the five-point Laplacian: what second differences in time are scored by.
+
+        What leaves through the sides does not follow from u alone. There u is continued as a parabola: do not score
+        the outermost two cells.
+        """
+        whole = _with_ghosts(u, _PARABOLA)
+        around = whole[:, 2:, 1:-1] + whole[:, :-2, 1:-1] + whole[:, 1:-1, 2:] + whole[:, 1:-1, :-2]
+        return (c * u.shape[-1]).square() * (around - 4 * u)
+
+    def rate(self, state: Float[Tensor, "B X Y C"], static: Static) -> Float[Tensor, "B X Y C"]:
+        """One frame of u does not say how fast it moves."""
+        raise UserError(
+            "wave: ∂u/∂t does not follow from one frame of u, so frames have no balance; "
+            "compare their second differences in time with `Wave.acceleration`"
+        )
 
     def coarse(self, batch: Batch, points: int) -> Float[Tensor, "B T X Y C"]:
         """The same trajectories from their first frame, at rest, start and medium averaged to fewer points."""
@@ -207,12 +225,13 @@ def _closed_differences(v: Float[Tensor, "B n n"], axis: int) -> Float[Tensor, "
     return torch.cat((nothing, v.diff(dim=axis), nothing), axis).diff(dim=axis)
 
 
-def _with_ghosts(u: Float[Tensor, "B n n"]) -> Float[Tensor, "B m m"]:
-    """u with a frame of cells around it, continued as straight lines; the stencil does not see the corners."""
+def _with_ghosts(u: Float[Tensor, "B n n"], weights: Sequence[float]) -> Float[Tensor, "B m m"]:
+    """u with a frame of cells around it, continued from the nearest ones; the stencil does not see the corners."""
     for axis in (1, 2):
-        n = u.shape[axis]
+        last = u.shape[axis] - 1
         before, after = (
-            2 * u.narrow(axis, end, 1) - u.narrow(axis, beside, 1) for end, beside in ((0, 1), (n - 1, n - 2))
+            torch.stack([weight * u.narrow(axis, abs(end - k), 1) for k, weight in enumerate(weights)]).sum(0)
+            for end in (0, last)
         )
         u = torch.cat((before, u, after), axis)
     return u
