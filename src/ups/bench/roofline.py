@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -119,18 +119,6 @@ class Counts:
     def least(self) -> int:
         """Weights read twice and updated (2), gradients 3 times; moments updated (2); 2 times what is kept."""
         return 7 * self.parameters + 2 * self.moments + 2 * self.kept
-
-    def arithmetic(self) -> str:
-        """How the numbers came about, in a line."""
-        weights, moments, kept = (part / 1e6 for part in (self.parameters, self.moments, self.kept))
-        return (
-            f"{self.flop / 1e9:.4g} GFLOP; bytes moved operation by operation {self.moved / 1e6:.4g} MB; at least "
-            f"7 × {weights:.4g} MB of weights (2 read, 3 gradients, 2 updated) + 2 × {moments:.4g} MB of the "
-            f"optimiser's moments + 2 × {kept:.4g} MB kept for the backward pass = {self.least / 1e6:.4g} MB"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"least": self.least, "arithmetic": self.arithmetic()}
 
 
 def count_step(step: Callable[[], Any], model: nn.Module, optimiser: torch.optim.Optimizer) -> Counts:

@@ -1,5 +1,5 @@
-"""Our step alone: how its time grows, with trajectories in the set, samples in the batch, points, and width; and the
-share of the card's measured matmul rate that the plain transformer at width 1024 in bfloat16 reaches.
+"""`ups bench --scaling`: how the time of our step grows with trajectories in the set, samples in the batch, points, and
+width.
 
 Each size is doubled while the others stay. The exponent p of time ∝ nᵖ is fitted by least squares in log-log over the
 upper half of the range, where the work and no longer its launching sets the time. What should be seen: 0 for the set,
@@ -11,33 +11,26 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import linear_regression, median
+from statistics import linear_regression
 from typing import Any
 
 from ups.bench import roofline, throughput
 from ups.bench.contestants import Setting
 from ups.bench.data import prepare
-from ups.bench.plots import draw_scaling
-from ups.bench.record import machine
-from ups.bench.roofline import Counts
-from ups.bench.run import FOREVER, Options
-from ups.bench.tasks import TASKS, Model, Task
-from ups.bench.throughput import Timing
+from ups.bench.plots import draw
+from ups.bench.run import FOREVER, Options, machine, owned
+from ups.bench.tasks import TASKS, Model
 from ups.bench.trained import Trained
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.equations import Advection
 from ups.track.progress import Progress
 
-KEPT = "nothing of --scaling is kept"
-BLOCKS, PDET_BLOCKS = 3, 5
-_PDET = {"width": 1024, "depth": 8, "expansion": 4.0, "head": 64, "conditions": 64}
-PDET = Model("pdet_stack", _PDET, 1e-4, precision="bfloat16")
-SMALL_PDET = Model("pdet_stack", _PDET | {"width": 64, "depth": 2, "head": 16, "conditions": 16}, 1e-3)
-"""For a CPU, where the number says nothing: only that it runs."""
+BLOCKS = 3
 RANGES = {
     "cuda": {
         "trajectories": (1024, 2048, 4096, 8192),
@@ -58,86 +51,50 @@ CENTRE = {
 }
 
 
-def scale(options: Options) -> dict[str, Any]:
-    """Measure, write `scaling.json` and `scaling.png`, and say it in a table."""
-    with Runtime.start(options.runtime, options.seeds[0]) as runtime:
+def scale(options: Options, *, as_json: bool = False) -> int:
+    """Measure, write `scaling.json` and `scaling.png`, and print a table."""
+    with owned(options.out), Runtime.start(options.runtime, options.seeds[0]) as runtime:
         kind = runtime.device.type
-        ranges, centre = RANGES[kind], CENTRE[kind]
         found: dict[str, Any] = {"machine": machine(runtime.device), "command": options.command, "series": {}}
-        measured = roofline.measure(runtime.device)
-        total = sum(map(len, ranges.values()))
-        with Progress("scaling", total=total, unit="sizes") as progress:
-            done = 0
-            for name, sizes in ranges.items():
-                seconds, ratios = [], []
+        ceilings = roofline.measure(runtime.device)
+        with Progress("scaling", total=sum(map(len, RANGES[kind].values())), unit="sizes") as progress:
+            for name, sizes in RANGES[kind].items():
+                steps = []
                 for size in sizes:
-                    took, counts = step_of({**centre, name: size}, runtime, options.out / "work")
-                    seconds.append(took)
-                    ratios.append(took / measured.roofline(counts.flop, counts.moved))
-                    done += 1
-                    progress.update(done, f"{name} {size}: {1e3 * took:.3g} ms")
-                    runtime.check_stop(KEPT)
+                    steps.append(_step({**CENTRE[kind], name: size}, runtime, ceilings))
+                    progress.update(progress.done + 1, f"{name} {size}: {1e3 * steps[-1]['step_seconds']:.3g} ms")
+                    runtime.check_stop("nothing of --scaling is kept")
+                seconds = [step["step_seconds"] for step in steps]
                 found["series"][name] = {
                     "sizes": list(sizes),
                     "seconds": seconds,
-                    "of_roofline": ratios,
+                    "of_roofline": [step["of_roofline"]["moved"] for step in steps],
                     "exponent": exponent(sizes, seconds),
                 }
-    found["text"] = table(found)
-    write(options.out / "scaling.json", (json.dumps(found, indent=1) + "\n").encode())
-    draw_scaling(found["series"], options.out / "scaling.png")
-    return found
+        write(options.out / "scaling.json", (json.dumps(found, indent=1) + "\n").encode())
+        curves = [
+            (f"{name} from {s['sizes'][0]}: time ∝ n^{s['exponent']:.2f}", range(len(s["seconds"])), s["seconds"])
+            for name, s in found["series"].items()
+        ]
+        draw(options.out / "scaling.png", curves, xlabel="doublings", ylabel="s a step")
+    print(json.dumps(found, indent=1) if as_json else table(found))
+    return 0
 
 
-def pdet_share(options: Options) -> dict[str, Any]:
-    """Measure and write `pdet.json`: GFLOP of a step over its time, over the measured bf16 rate."""
-    # A transformer's norms and gates are many passes over memory between the products: compiling fuses them.
-    with Runtime.start(options.runtime.model_copy(update={"compile": True}), options.seeds[0]) as runtime:
-        cuda = runtime.device.type == "cuda"
-        model = PDET if cuda else SMALL_PDET
-        task = replace(TASKS["advection"], models={"pdet": model}, train=512, validation=1, test=1, frames=5)
-        task = task if cuda else replace(task, batch_size=4, train=32)
-        folder = options.out / "work" / f"pdet-{runtime.device.type}"
-        measured = roofline.measure(runtime.device)
-        timing, counts = step_alone(task, runtime, folder, PDET_BLOCKS, "nothing of --pdet is kept")
-        rate = "bf16" if cuda else measured.used
-        result = throughput.result(timing, task.batch_size, counts, replace(measured, used=rate))
-        where = machine(runtime.device)
-    text = (
-        f"pdet_stack, {model.settings}, batch {task.batch_size}, {task.points} tokens, {rate}: "
-        f"{1e3 * result['step_seconds']:.4g} ms a step, {counts.flop / 1e12:.4g} TFLOP, "
-        f"{result['flop_per_second'] / 1e12:.4g} TFLOP/s = {100 * result['share_of_matmul']:.3g} % of the measured "
-        f"{measured.matmul[rate] / 1e12:.4g} TFLOP/s ({where['device']}, torch {where['torch']}, {where['date']})"
-    )
-    found = {"machine": where, "command": options.command, "throughput": result, "text": text}
-    write(options.out / "pdet.json", (json.dumps(found, indent=1) + "\n").encode())
-    return found
-
-
-def step_of(sizes: dict[str, int], runtime: Runtime, folder: Path) -> tuple[float, Counts]:
-    """Seconds of a step on advection of these sizes, and what it computes and moves."""
+def _step(sizes: dict[str, int], runtime: Runtime, ceilings: roofline.Ceilings) -> dict[str, Any]:
+    """The throughput of a step of our Trainer on advection of these sizes."""
     points, width = sizes["points"], sizes["width"]
     model = Model("spectral", {"width": width, "depth": 4, "modes": 32, "head": width}, 1e-3)
     solver = Advection(points=points, beta=0.4)
     task = replace(TASKS["advection"], solver=solver, points=points, latent_spacing=1 / points, frames=3)
-    task = replace(task, train=sizes["trajectories"], batch_size=sizes["batch"], models={"ours": model})
-    place = folder / "-".join(f"{name}{size}" for name, size in sizes.items())
-    timing, counts = step_alone(replace(task, validation=1, test=1), runtime, place, BLOCKS, KEPT)
-    return median(timing.real), counts
-
-
-def step_alone(task: Task, runtime: Runtime, folder: Path, blocks: int, kept: str) -> tuple[Timing, Counts]:
-    """The Trainer's step of the task's only model, timed in so many blocks, and what it computes and moves."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (model,) = task.models
-    setting = Setting(prepare(task, runtime, folder), runtime, 0, FOREVER, folder)
-    timing = throughput.begin(lambda: Trained(model, setting), runtime.device)
-    for _ in range(blocks):
-        throughput.round_of(timing, runtime.device)
-        runtime.check_stop(kept)
-    counts = timing.contestant.count()
-    timing.contestant.close()
-    return timing, counts
+    task = replace(task, train=sizes["trajectories"], validation=1, test=1, batch_size=sizes["batch"])
+    task = replace(task, models={"ours": model})
+    with tempfile.TemporaryDirectory() as folder:
+        setting = Setting(prepare(task, runtime, Path(folder)), runtime, 0, FOREVER, Path(folder))
+        timing = throughput.begin(lambda: Trained("ours", setting), runtime.device)
+        for _ in range(BLOCKS):
+            throughput.round_of(timing, runtime.device)
+        return throughput.result(timing, model, task.batch_size, ceilings)
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
