@@ -20,7 +20,6 @@ from ups.bench import run, solvers
 from ups.bench.contestants import Entry
 from ups.bench.data import prepare
 from ups.bench.loops import Loop
-from ups.bench.scaling import exponent
 from ups.bench.solvers import comparison
 from ups.bench.tables import markdown, seconds_to, speedups, target
 from ups.bench.tasks import TASKS
@@ -257,9 +256,3 @@ def test_breakeven_is_what_was_spent_over_what_a_rollout_saves():
     assert (fair["breakeven"], fair["breakeven_with_data"]) == (pytest.approx(100), pytest.approx(200))
     assert comparison(rows, 0.001, 0.01, spent)["equal_error_points"] == 64
     assert comparison(rows, 0.02, 0.2, spent)["breakeven"] is None
-
-
-def test_an_exponent_is_found_in_exact_powers():
-    sizes = [16, 32, 64, 128]
-    assert exponent(sizes, [3e-4 * n**1.5 for n in sizes]) == pytest.approx(1.5)
-    assert exponent(sizes, [0.002] * 4) == pytest.approx(0.0)

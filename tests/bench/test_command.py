@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 from ups.bench import accuracy, solvers, throughput
 from ups.bench.loops import Loop
-from ups.bench.run import Options, owned
-from ups.bench.scaling import scale
+from ups.bench.run import owned
 from ups.bench.tasks import chosen
 from ups.cli.main import app
 from ups.errors import Stopped, UserError
@@ -75,11 +74,10 @@ def test_other_threads_are_other_settings(tmp_path):
         measure(**ARGUMENTS | {"only": ["eager"], "threads": 2}, seconds=0, out=tmp_path)
 
 
-@pytest.mark.parametrize("bench", [measure, lambda out, **_: scale(Options(out=out))])
-def test_a_folder_in_use_by_another_bench_is_refused(tmp_path, bench):
+def test_a_folder_in_use_by_another_bench_is_refused(tmp_path):
     in_use = f"^{tmp_path} is in use by another process; choose another --out$"
     with owned(tmp_path), pytest.raises(UserError, match=in_use):
-        bench(**ARGUMENTS, seconds=0, out=tmp_path)
+        measure(**ARGUMENTS, seconds=0, out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 

@@ -32,9 +32,6 @@ def bench(
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help="A contestant, such as ours; repeat for several.")
     ] = None,
-    scaling: Annotated[
-        bool, typer.Option("--scaling", help="Instead: a step's time while trajectories, points and width double.")
-    ] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; all cores.")] = None,
     tf32: Annotated[
         bool, typer.Option("--tf32/--no-tf32", help="Let a GPU round factors of float32 products, for everyone.")
@@ -57,10 +54,8 @@ def bench(
       ups bench burgers --only ours --only fno --seconds 60 --seed 0 --seed 1 --seed 2
       ups bench --seconds 0
       ups bench transformer --compile
-      ups bench --scaling
     """
     from ups.bench.run import Options, measure
-    from ups.bench.scaling import scale
     from ups.track.progress import Progress
 
     Progress.silent = Progress.silent or as_json  # progress lines would break the JSON
@@ -77,4 +72,4 @@ def bench(
         compile=compiled,
         command=" ".join(["ups", *sys.argv[1:]]),
     )
-    raise typer.Exit((scale if scaling else measure)(options, as_json=as_json))
+    raise typer.Exit(measure(options, as_json=as_json))

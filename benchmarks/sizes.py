@@ -1,15 +1,17 @@
-"""`ups bench --scaling`: how the time of our step grows with trajectories in the set, samples in the batch, points, and
-width.
+"""How the time of our training step grows with trajectories in the set, samples in the batch, points, and width.
+
+    python benchmarks/sizes.py                        (two CPU cores: minutes)
+    python benchmarks/sizes.py --device cuda --out sizes.png
 
 Each size is doubled while the others stay. The exponent p of time ∝ nᵖ is fitted by least squares in log-log over the
 upper half of the range, where the work and no longer its launching sets the time. What should be seen: 0 for the set,
 at most 1 for batch and points, at most 2 for the width. Beside each time stands how far it is from the roofline of its
-size.
+size, as `ups bench` measures it.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
 import tempfile
 from collections.abc import Sequence
@@ -22,13 +24,12 @@ from ups.bench import roofline, throughput
 from ups.bench.contestants import Setting
 from ups.bench.data import prepare
 from ups.bench.plots import draw
-from ups.bench.run import FOREVER, Options, machine, owned
+from ups.bench.run import FOREVER
 from ups.bench.tasks import TASKS, Model
 from ups.bench.trained import Trained
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
-from ups.durable import write
 from ups.equations import Advection
-from ups.track.progress import Progress
 
 BLOCKS = 3
 RANGES = {
@@ -51,34 +52,25 @@ CENTRE = {
 }
 
 
-def scale(options: Options, *, as_json: bool = False) -> int:
-    """Measure, write `scaling.json` and `scaling.png`, and print a table."""
-    with owned(options.out), Runtime.start(options.runtime, options.seeds[0]) as runtime:
-        kind = runtime.device.type
-        found: dict[str, Any] = {"machine": machine(runtime.device), "command": options.command, "series": {}}
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--out", type=Path, help="also draw the table")
+    options = parser.parse_args()
+    curves = []
+    with Runtime.start(RuntimeConfig(device=options.device, tf32=True), 0) as runtime:
         ceilings = roofline.measure(runtime.device)
-        with Progress("scaling", total=sum(map(len, RANGES[kind].values())), unit="sizes") as progress:
-            for name, sizes in RANGES[kind].items():
-                steps = []
-                for size in sizes:
-                    steps.append(_step({**CENTRE[kind], name: size}, runtime, ceilings))
-                    progress.update(progress.done + 1, f"{name} {size}: {1e3 * steps[-1]['step_seconds']:.3g} ms")
-                    runtime.check_stop("nothing of --scaling is kept")
-                seconds = [step["step_seconds"] for step in steps]
-                found["series"][name] = {
-                    "sizes": list(sizes),
-                    "seconds": seconds,
-                    "of_roofline": [step["of_roofline"]["moved"] for step in steps],
-                    "exponent": exponent(sizes, seconds),
-                }
-        write(options.out / "scaling.json", (json.dumps(found, indent=1) + "\n").encode())
-        curves = [
-            (f"{name} from {s['sizes'][0]}: time ∝ n^{s['exponent']:.2f}", range(len(s["seconds"])), s["seconds"])
-            for name, s in found["series"].items()
-        ]
-        draw(options.out / "scaling.png", curves, xlabel="doublings", ylabel="s a step")
-    print(json.dumps(found, indent=1) if as_json else table(found))
-    return 0
+        print("| doubled | sizes | ms a step | × roofline | exponent |\n|---|---|---|---|---|", flush=True)
+        for name, sizes in RANGES[options.device].items():
+            steps = [_step({**CENTRE[options.device], name: size}, runtime, ceilings) for size in sizes]
+            times = [1e3 * step["step_seconds"] for step in steps]
+            power = exponent(sizes, times)
+            shown = ", ".join(f"{time:.3g}" for time in times)
+            ratios = ", ".join(f"{step['of_roofline']['moved']:.2g}" for step in steps)
+            print(f"| {name} | {', '.join(map(str, sizes))} | {shown} | {ratios} | {power:.2f} |", flush=True)
+            curves.append((f"{name} from {sizes[0]}: time ∝ n^{power:.2f}", range(len(times)), times))
+    if options.out is not None:
+        draw(options.out, curves, xlabel="doublings", ylabel="ms a step")
 
 
 def _step(sizes: dict[str, int], runtime: Runtime, ceilings: roofline.Ceilings) -> dict[str, Any]:
@@ -104,13 +96,5 @@ def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     return linear_regression(x, y).slope
 
 
-def table(found: dict[str, Any]) -> str:
-    where = found["machine"]
-    lines = [f"{where['device']}, torch {where['torch']}, {where['date']}, `{found['command']}`", ""]
-    lines += ["| doubled | sizes | ms a step | × roofline | exponent |", "|---|---|---|---|---|"]
-    for name, series in found["series"].items():
-        sizes = ", ".join(map(str, series["sizes"]))
-        times = ", ".join(f"{1e3 * s:.3g}" for s in series["seconds"])
-        ratios = ", ".join(f"{ratio:.2g}" for ratio in series["of_roofline"])
-        lines.append(f"| {name} | {sizes} | {times} | {ratios} | {series['exponent']:.2f} |")
-    return "\n".join(lines)
+if __name__ == "__main__":
+    main()
