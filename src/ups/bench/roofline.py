@@ -20,7 +20,6 @@ Bytes, in two ways:
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +29,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
@@ -85,17 +85,8 @@ def single_precision(device: torch.device) -> str:
 
 def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
     """Of one call, in the fastest of a few blocks: what the device can do, not what it happened to."""
-    repeats = _REPEATS[device.type]
-    work()
-    best = float("inf")
-    for _ in range(_BLOCKS):
-        synchronise(device)
-        began = time.perf_counter()
-        for _ in range(repeats):
-            work()
-        synchronise(device)
-        best = min(best, (time.perf_counter() - began) / repeats)
-    return best
+    timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
+    return min(timer.timeit(_REPEATS[device.type]).mean for _ in range(_BLOCKS))
 
 
 def synchronise(device: torch.device) -> None:
