@@ -149,18 +149,16 @@ def trained(
             cut.enter_context(Cut())
         contestant = Trained("ours", Setting(data, runtime, seed, options.steps, folder))
 
-        def progress(step: int, text: str) -> None:
-            if step == int(precision.until * options.steps) and precision.until < 1:
-                make_exact(cut)
-
-        contestant.train(lambda step, seconds, model: 0.0, progress)
-        judged = contestant.trained()
-        as_trained = errors(judged, data)
-        for block in blocks(judged):
-            block.products = None  # pyright: ignore[reportArgumentType]
-        make_exact(cut)
-        in_float32 = errors(judged, data)
-        contestant.close()
+        contestant.advance(int(precision.until * options.steps))
+        if precision.until < 1:
+            make_exact(cut)
+            contestant.advance(options.steps - int(precision.until * options.steps))
+        with contestant.judged() as judged:
+            as_trained = errors(judged, data)
+            for block in blocks(judged):
+                block.products = None  # pyright: ignore[reportArgumentType]
+            make_exact(cut)
+            in_float32 = errors(judged, data)
         return as_trained, in_float32
 
 

@@ -19,8 +19,7 @@ from torch import Tensor
 import ups
 from ups.config.settings import Strict
 from ups.fields import Conditions, Grid
-from ups.models.predictor import Persistence, State
-from ups.models.predictors import UntrainedPredictor
+from ups.models.predictor import Persistence, State, UntrainedPredictor
 from ups.models.saved import TrainedTask
 
 

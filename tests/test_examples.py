@@ -24,7 +24,7 @@ from ups.equations import named
 from ups.errors import Stopped, UserError
 from ups.metrics import registry
 from ups.models.architectures import ARCHITECTURES
-from ups.models.predictors import PREDICTORS
+from ups.models.predictor import PREDICTORS
 from ups.pipeline.config import load_run
 from ups.pipeline.trainings import check_trained
 from ups.training.kinds import STAGES

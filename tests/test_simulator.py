@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ups
-from ups.cli.simulate import simulate_file
+from ups.cli.simulate import simulate as simulate_command
 from ups.data.prepare.statistics import Scale, Statistics
 from ups.equations import Advection
 from ups.errors import UserError
@@ -232,7 +232,7 @@ def test_a_loaded_run_takes_trajectories_and_finer_grids(finished_run: Path) -> 
 
 
 def simulate(run: Path, start: Path, out: Path) -> None:
-    simulate_file(run, start, out, task=None, steps=3, times=None, parameters={"beta": 0.4})
+    simulate_command(run, start, out, steps=3, settings=["beta=0.4"])
 
 
 def test_simulate_writes_what_rollout_returns(finished_run: Path, tmp_path: Path) -> None:

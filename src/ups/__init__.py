@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ups.data.tasks import register_equation as register_equation
     from ups.metrics.registry import register_metric as register_metric
     from ups.models.architectures import register_architecture as register_architecture
-    from ups.models.predictors import register_predictor as register_predictor
+    from ups.models.predictor import register_predictor as register_predictor
     from ups.simulator import Simulator as Simulator
     from ups.simulator import load as load
     from ups.training.kinds import register_stage as register_stage
@@ -32,7 +32,7 @@ PUBLIC = {
     "register_architecture": "ups.models.architectures",
     "register_equation": "ups.data.tasks",
     "register_metric": "ups.metrics.registry",
-    "register_predictor": "ups.models.predictors",
+    "register_predictor": "ups.models.predictor",
     "register_stage": "ups.training.kinds",
 }
 

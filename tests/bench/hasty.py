@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tiny import tiny
 
-from ups.bench import command, roofline, throughput
+from ups.bench import roofline, run, throughput
 from ups.bench.run import Options
 from ups.bench.tasks import Task
 
@@ -33,8 +33,6 @@ def hastily() -> Iterator[None]:
         yield
 
 
-def measure(
-    *, seconds: float | None = None, as_json: bool = False, change: Callable[[Task], Task] = tiny, **options: Any
-) -> int:
+def measure(*, as_json: bool = False, change: Callable[[Task], Task] = tiny, **options: Any) -> int:
     """`ups bench` with these options."""
-    return command.measure(Options(asked_seconds=seconds, **options), as_json=as_json, change=change)
+    return run.measure(Options(**options), as_json=as_json, change=change)

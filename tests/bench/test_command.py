@@ -1,4 +1,4 @@
-"""`ups bench` as a command: stopped, called again, called twice at once, called with nonsense."""
+"""`ups bench` as a command: stopped, called twice at once, called with nonsense."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from hasty import ARGUMENTS, hastily, measure
 from tiny import tiny, tiny_setting
 from typer.testing import CliRunner
 
-from ups.bench import scaling, solvers, throughput
+from ups.bench import accuracy, solvers, throughput
 from ups.bench.loops import Loop
-from ups.bench.record import owned
+from ups.bench.run import owned
 from ups.bench.tasks import chosen
-from ups.bench.trained import Trained
 from ups.cli.main import app
 from ups.errors import Stopped, UserError
 
@@ -57,38 +56,16 @@ def test_a_signal_is_heard_after_the_block_that_is_being_timed(tmp_path, signall
     assert all("why" not in row for row in rows(tmp_path).values()), "who stops is not who fails"
 
 
-def test_a_signal_is_heard_while_the_plain_transformer_is_timed(tmp_path, signalled):
-    with torch.compiler.set_stance("force_eager"), pytest.raises(Stopped, match="nothing of --pdet is kept"):
-        measure(device="cpu", threads=1, pdet=True, out=tmp_path)
-    assert len(signalled) == 1 < scaling.PDET_BLOCKS
-
-
-def test_a_wish_to_stop_is_heard_while_solvers_and_rollouts_are_timed(tmp_path):
+def test_a_wish_to_stop_is_heard_in_trainings_and_while_solvers_and_rollouts_are_timed(tmp_path):
     with tiny_setting(tmp_path) as setting:
         contestant = Loop("ours", setting, "gather", averaged=False)
         setting.runtime.stop.asked = True
         with pytest.raises(Stopped, match="results of finished contestants are kept"):
             solvers.ladder(setting.data, setting.runtime)
-        with pytest.raises(Stopped, match="results of finished contestants are kept"):
-            solvers.model_seconds(contestant.trained(), setting.data, setting.runtime)
-        contestant.close()
-
-
-def test_a_training_that_is_stopped_does_not_promise_what_goes_with_its_folder(tmp_path):
-    with tiny_setting(tmp_path) as setting:
-        contestant = Trained("ours", setting)
-        setting.runtime.stop.asked = True
-        with pytest.raises(Stopped, match=r"^results of finished contestants are kept$"):
-            contestant.train(lambda step, seconds, model: 0.0, lambda step, text: None)
-        contestant.close()
-
-
-def test_ways_timed_in_different_calls_are_not_compared(tmp_path):
-    for key in ("ours", "eager"):
-        assert measure(**ARGUMENTS | {"only": [key]}, seconds=0, out=tmp_path) == 0
-    found = rows(tmp_path)
-    assert all("throughput" in found[key] for key in ("ours", "eager"))
-    assert "timed in turn" not in (tmp_path / "bench.md").read_text()
+        with pytest.raises(Stopped, match="kept"), contestant.judged() as model:
+            solvers.model_seconds(model, setting.data, setting.runtime)
+        with pytest.raises(Stopped, match="kept"):
+            accuracy.train(contestant, setting.data, "ours", 20, 0.0, setting.runtime)
 
 
 def test_other_threads_are_other_settings(tmp_path):
@@ -97,43 +74,10 @@ def test_other_threads_are_other_settings(tmp_path):
         measure(**ARGUMENTS | {"only": ["eager"], "threads": 2}, seconds=0, out=tmp_path)
 
 
-def test_again_replaces_the_chosen_contestants_and_keeps_the_others(tmp_path):
-    arguments = ARGUMENTS | {"only": ["ours", "fno_usual"]}
-    assert measure(**arguments, seconds=0.1, out=tmp_path) == 0
-    before = rows(tmp_path)
-    assert measure(**arguments | {"only": ["fno_usual"]}, seconds=0.1, out=tmp_path, again=True) == 0
-    after = rows(tmp_path)
-    assert after["ours"] == before["ours"]
-    for part in ("throughput", "runs", "rollouts"):
-        assert after["fno_usual"][part] != before["fno_usual"][part]
-    assert measure(**arguments | {"only": ["ours"]}, seconds=0, out=tmp_path, again=True) == 0
-    assert list(rows(tmp_path)) == ["ours"], "other settings replace everything"
-
-
-def test_again_that_is_stopped_keeps_what_it_did_not_measure(tmp_path, signalled, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "kill", lambda *_: None)
-        assert measure(**ARGUMENTS, seconds=0, out=tmp_path) == 0
-    before = rows(tmp_path)
-    with pytest.raises(Stopped):
-        measure(**ARGUMENTS, seconds=0, out=tmp_path, again=True)
-    assert rows(tmp_path) == before
-
-
-def test_again_that_fails_leaves_no_old_result_in_the_row_that_says_so(tmp_path, monkeypatch):
-    arguments = ARGUMENTS | {"only": ["eager"]}
-    assert measure(**arguments, seconds=0, out=tmp_path) == 0
-    monkeypatch.setattr(Loop, "count", lambda self: 1 // 0)
-    assert measure(**arguments, seconds=0, out=tmp_path, again=True) == 1
-    why = "ZeroDivisionError: integer division or modulo by zero"
-    assert rows(tmp_path)["eager"] == {"title": "ours, eager", "state": "failed", "why": why}
-
-
-@pytest.mark.parametrize("special", [{}, {"scaling": True}, {"pdet": True}])
-def test_a_folder_in_use_by_another_bench_is_refused(tmp_path, special):
+def test_a_folder_in_use_by_another_bench_is_refused(tmp_path):
     in_use = f"^{tmp_path} is in use by another process; choose another --out$"
     with owned(tmp_path), pytest.raises(UserError, match=in_use):
-        measure(**ARGUMENTS, **special, seconds=0, out=tmp_path)
+        measure(**ARGUMENTS, seconds=0, out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
@@ -143,29 +87,8 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
         measure(**ARGUMENTS, seconds=0, out=tmp_path / "file" / "bench")
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"contestants": []}', '{"contestants": {"ours": 1}}', "{"])
-def test_a_file_that_is_no_benchmark_is_refused_before_anything_is_measured(tmp_path, text):
-    arguments = ARGUMENTS | {"only": ["eager"]}
-    own, other = tmp_path / "advection.json", tmp_path / "burgers.json"
-    own.write_text(text)
-    with pytest.raises(
-        UserError, match=r"advection\.json is not the JSON of a benchmark \(.*\); remove it or use --again$"
-    ):
-        measure(**arguments, seconds=0, out=tmp_path)
-    other.write_text(text)
-    with pytest.raises(UserError, match=r"burgers\.json is not the JSON of a benchmark \(.*\); remove it$"):
-        measure(**arguments, seconds=0, out=tmp_path, again=True)
-    assert own.read_text() == other.read_text() == text
-
-
-def test_a_file_that_is_no_benchmark_is_replaced_if_asked(tmp_path):
-    (tmp_path / "advection.json").write_text("[]")
-    assert measure(**ARGUMENTS | {"only": ["eager"]}, seconds=0, out=tmp_path, again=True) == 0
-    assert list(rows(tmp_path)) == ["eager"]
-
-
 def test_the_files_of_all_tasks_are_looked_at_before_the_first_is_measured(tmp_path):
-    (tmp_path / "burgers.json").write_text("[]")
+    (tmp_path / "burgers.json").write_text("{")
     both = {"tasks": ["advection", "burgers"], "change": lambda task: replace(tiny(), name=task.name)}
     with pytest.raises(UserError, match=r"burgers\.json is not the JSON of a benchmark"):
         measure(**ARGUMENTS | both, seconds=0, out=tmp_path)
@@ -198,5 +121,12 @@ def test_a_choice_that_leaves_nothing_to_measure_is_refused(tmp_path):
         measure(quick=True, only=["small"], device="cpu", out=tmp_path)
 
 
-def test_the_help_says_that_a_cpu_is_given_a_small_transformer():
-    assert "(on a CPU a small one)" in " ".join(CliRunner().invoke(app, ["bench", "--help"]).output.split())
+def test_the_plain_transformer_is_timed_beside_nobody(tmp_path):
+    with torch.compiler.set_stance("force_eager"):
+        assert (
+            measure(tasks=["transformer"], quick=True, device="cpu", compile=True, out=tmp_path, change=lambda t: t)
+            == 0
+        )
+    found = json.loads((tmp_path / "transformer.json").read_text())["contestants"]
+    assert list(found) == ["transformer"] and "runs" not in found["transformer"]
+    assert found["transformer"]["throughput"]["share_of_matmul"] > 0

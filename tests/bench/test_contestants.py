@@ -11,7 +11,7 @@ import torch
 from shapes import unchecked
 from tiny import tiny, tiny_setting
 
-from ups.bench import loops
+from ups.bench import accuracy, loops
 from ups.bench.contestants import Absent, chosen
 from ups.bench.loops import Loop, Pairs, loader, on_device, window_batch
 from ups.bench.peer import Peer, package
@@ -34,7 +34,6 @@ def test_the_eager_loop_and_the_trainer_compute_the_same_loss_from_the_same_weig
         assert loop.ema is not None
         for name, average in loop.ema.averages.items():
             torch.testing.assert_close(ours.trainer.ema.averages[name], average, rtol=1e-4, atol=1e-6)
-        ours.close()
 
 
 @unchecked()  # dynamo cannot trace jaxtyping's checks
@@ -74,7 +73,7 @@ def test_a_worker_of_the_loader_frees_nothing_that_was_garbage_before_it(tmp_pat
             gc.collect()
             return super().__getitem__(index)
 
-    monkeypatch.setattr(loops, "worker_count", lambda device, data: 1)
+    monkeypatch.setattr(loops, "worker_count", lambda device: 1)
     with tiny_setting(tmp_path) as setting:
         monkeypatch.setattr(loops, "Pairs", Collecting)
         made = loader(setting.data, torch.device("cpu"), 0)
@@ -113,7 +112,6 @@ def test_steps_on_a_fixed_batch_ask_for_no_other_and_the_trainer_goes_on_with_it
         assert asked == [0]
         ours.advance(2)
         assert asked == [0, 3, 4]
-        ours.close()
 
 
 def test_neuraloperator_that_is_not_there_is_one_sentence(monkeypatch):
@@ -130,11 +128,10 @@ def test_neuraloperator_s_trainer_takes_the_steps_it_is_given(tmp_path):
         peer.advance(2)
         peer.advance(2, fixed=True)
         assert any(not torch.equal(a, b) for a, b in zip(before, peer.module.parameters(), strict=True))
-        seen: list[int] = []
-        took = peer.train(lambda step, seconds, model: float(seen.append(step) or seconds), lambda step, text: None)
-        assert seen == [10, 20, 30, 40] and took > 0  # epochs of ten steps
+        peer = Peer("neuraloperator", setting)
+        result = accuracy.train(peer, setting.data, "neuraloperator", 40, 0.0, setting.runtime)
+        assert result["curve"][-1]["step"] == 40 and result["seconds"] > 0
         assert peer.optimiser.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)  # the schedule ends with the training
-        peer.close()
 
 
 def test_a_contestant_or_task_that_nobody_knows_is_refused_by_name():

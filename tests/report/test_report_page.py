@@ -193,9 +193,3 @@ def test_writing_over_a_report_replaces_it_whole(tmp_path):
 def test_the_same_report_gives_the_same_bytes():
     report = replace(report_of([darcy_page(count=1)]), curves=[])
     assert page(report) == page(report)
-
-
-def test_predictions_of_another_shape_are_refused():
-    truth = np.zeros((3, 8, 1))
-    with unchecked(), pytest.raises(ValueError, match="operator has shape"):
-        Sample("0", truth, {"operator": truth[:2]})

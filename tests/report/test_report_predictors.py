@@ -62,11 +62,6 @@ def test_no_two_predictors_are_drawn_alike():
     assert len({crowd.ink(name).colour for name in crowd.compared[: len(COLOURS)]}) == len(COLOURS)
 
 
-def test_a_model_that_is_not_a_stage_is_refused():
-    with pytest.raises(ValueError, match="'fno' is not among the stages operator"):
-        Legend(labels(["operator"], ["fno"]), "fno")
-
-
 @pytest.mark.parametrize(
     ("stages", "compared", "columns"),
     [
@@ -92,12 +87,6 @@ def test_a_page_has_columns_curves_and_pictures_of_one_to_six_predictors(stages,
         assert list(fields) == ["truth", *shown.names]
         assert f'--dot:{shown.ink(shown.model).colour}"' in html
     assert len(html) < 8e6
-
-
-def test_a_name_that_no_column_is_for_is_refused():
-    with pytest.raises(ValueError, match="the legend does not know fno, operator"):
-        task = advection_page(count=1)
-        type(task)(**{**vars(task), "legend": legend(["refiner"], [])})
 
 
 def _panels(figure):

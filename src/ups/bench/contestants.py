@@ -9,12 +9,14 @@
 | fno_usual, unet_usual | our FNO, our U-Net, by AdamW | a plain loop, torch's DataLoader |
 | neuraloperator | its FNO | its own Trainer, gather on the device |
 
-`small` and `large` are the operator at the quickstart's width and at six million parameters: timed, not trained.
+`small`, `large` and `transformer` are the operator at the quickstart's width, at six million parameters, and as plain
+transformer: timed, not trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,17 +30,12 @@ from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.models.propagator import Propagator
 
+STRETCHES = 20
+"""Into so many a training is divided; after every second one it is validated, its clock stopped."""
+
 
 class Absent(Exception):
     """Something optional is not there: one sentence. Its row says so, and nothing has failed."""
-
-
-POINTS = 8
-"""So many times a training is interrupted, its clock stopped, to validate."""
-
-
-Validate = Callable[[int, float, Propagator], float]
-"""What a training is judged by while it goes on: the error from its step, its seconds so far and its model."""
 
 
 class Contestant(Protocol):
@@ -57,15 +54,9 @@ class Contestant(Protocol):
         """What an eager step of the same model computes and moves, on a batch that is there already."""
         ...
 
-    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
-        """All steps it was made for; seconds, validation not counted. `progress` is told every step."""
+    def judged(self) -> AbstractContextManager[Propagator]:
+        """Within, the model as it is judged: with averaged weights, if it has them."""
         ...
-
-    def trained(self) -> Propagator:
-        """The model to judge after `train`."""
-        ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -120,8 +111,9 @@ ENTRIES = (
     Entry("large", "ours, large", "large", "trainer", trained=False),
     Entry("large_eager", "ours, large, eager", "large", "gather", trained=False, averaged=True),
     Entry("large_dataloader", "ours, large, DataLoader", "large", "loader", trained=False, averaged=True),
+    Entry("transformer", "plain transformer", "transformer", "trainer", trained=False),
 )
-QUICK = ("ours", "eager", "fno_usual", "unet_usual", "neuraloperator")
+QUICK = ("ours", "eager", "fno_usual", "unet_usual", "neuraloperator", "transformer")
 
 
 def ordered(content: Mapping[str, Any]) -> list[dict[str, Any]]:

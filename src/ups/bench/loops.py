@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache, partial
+from contextlib import contextmanager, nullcontext
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -18,9 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ups.bench.contestants import POINTS, Setting, Validate
-from ups.bench.data import KEPT, Data
-from ups.bench.roofline import Counts, count_step, synchronise
+from ups.bench.contestants import Setting
+from ups.bench.data import Data
+from ups.bench.roofline import Counts, count_step
 from ups.bench.tasks import Model
 from ups.data.draws import Draws
 from ups.distributed.parallel import compile_parts
@@ -76,7 +74,7 @@ class Pairs(torch.utils.data.Dataset):
 def loader(data: Data, device: torch.device, seed: int) -> DataLoader:
     """Shuffled batches of all pairs: four worker processes and pinned memory beside a GPU, else in this process."""
     pairs = Pairs(data.fields)
-    workers = worker_count(device, data)
+    workers = worker_count(device)
     options: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": PREFETCH} if workers else {}
     return DataLoader(
         pairs,
@@ -95,14 +93,9 @@ def _leave_garbage(worker: int) -> None:
     gc.freeze()
 
 
-def worker_count(device: torch.device, data: Data) -> int:
-    """None on a CPU, whose cores the model needs, nor where shared memory is too small for the batches in flight."""
-    cores = len(os.sched_getaffinity(0))
-    if device.type != "cuda" or cores < 2 * WORKERS:
-        return 0
-    batch = 2 * data.fields[0, 0].nbytes * data.task.batch_size
-    room = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
-    return WORKERS if room > 2 * batch * WORKERS * (PREFETCH + 1) else 0
+def worker_count(device: torch.device) -> int:
+    """None on a CPU, whose cores the model needs."""
+    return WORKERS if device.type == "cuda" and len(os.sched_getaffinity(0)) >= 2 * WORKERS else 0
 
 
 def window_batch(data: Data, size: int, device: torch.device) -> Callable[[Float[Tensor, "B 2 *space C"]], Batch]:
@@ -117,31 +110,15 @@ def window_batch(data: Data, size: int, device: torch.device) -> Callable[[Float
     return partial(Batch, spec.name, **same)
 
 
-class Clock:
-    """Seconds of training, of which validation is none; the device is waited for before they are read."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.seconds, self.began = device, 0.0, time.perf_counter()
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        synchronise(self.device)
-        self.seconds += time.perf_counter() - self.began
-        yield
-        self.began = time.perf_counter()
-
-
 def recipe(model: Model, batch_size: int, steps: int) -> TrainingConfig:
     """How everybody trains: one step ahead, cosine schedule, weights clipped and decayed alike."""
     return TrainingConfig(
-        steps=max(1, steps),
+        steps=steps,
         batch_size=batch_size,
         learning_rate=model.learning_rate,
         optimiser=model.optimiser,
         precision=model.precision,
         warmup=min(100, steps // 10),
-        validate_every=max(1, steps // POINTS),
-        checkpoint_every=max(1, steps),
     )
 
 
@@ -158,31 +135,32 @@ class Loop:
 
     def __init__(self, model: str, setting: Setting, way: str, *, averaged: bool, compiled: bool | None = None) -> None:
         self.model, self.setting, self.averaged = model, setting, averaged
-        data, self.runtime = setting.data, setting.runtime
-        self.compiled = self.runtime.config.compile if compiled is None else compiled
-        self.device = self.runtime.device
+        data, runtime = setting.data, setting.runtime
         described = data.task.models[model]
         self.config = recipe(described, data.task.batch_size, setting.steps)
-        network = build(described, data.learned, setting.seed)
-        way_of_running = self.runtime.config.model_copy(update={"compile": self.compiled})
-        self.stage = OperatorStage(network.to(self.device), self.config, way_of_running)
+        network = build(described, data.learned, setting.seed).to(runtime.device)
+        way_of_running = runtime.config.model_copy(update={} if compiled is None else {"compile": compiled})
+        self.stage = OperatorStage(network, self.config, way_of_running)
         self.draws = Draws(setting.seed, self.stage.name, torch.tensor(0), torch.arange(self.config.batch_size))
         self.module: nn.Module = network
-        if self.compiled:
+        if way_of_running.compile:
             compile_parts(network)
-        self.optimiser = build_optimiser(self.stage.model, self.config)
-        self.ema = EMA(self.stage.model, self.config.ema) if averaged else None
-        self.batches = (on_device if way == "gather" else from_loader)(data, self.device, setting.seed)
+        self.optimiser = build_optimiser(network, self.config)
+        self.ema = EMA(network, self.config.ema) if averaged else None
+        self.batches = (on_device if way == "gather" else from_loader)(data, runtime.device, setting.seed)
         self.done = 0
-        self._same: Batch | None = None
-        self._held = ExitStack()
+
+    @cached_property
+    def same(self) -> Batch:
+        """The batch of steps on a fixed one."""
+        return next(self.batches)
 
     def step(self, batch: Batch) -> Float[Tensor, ""]:
         """One optimiser step; the mean relative L2 error of the batch before it."""
         loss = self.stage.loss(batch, self.draws).total.mean()
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.stage.model.parameters(), self.config.clip)
+        nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.config, self.done)
         self.optimiser.step()
@@ -193,37 +171,19 @@ class Loop:
 
     def advance(self, steps: int, *, fixed: bool = False) -> None:
         for _ in range(steps):
-            self.step(self._fixed() if fixed else next(self.batches))
-
-    def _fixed(self) -> Batch:
-        if self._same is None:
-            self._same = next(self.batches)
-        return self._same
+            self.step(self.same if fixed else next(self.batches))
 
     def count(self) -> Counts:
-        if self.compiled:  # what a compiler makes of it cannot be counted
-            return Loop(self.model, self.setting, "gather", averaged=self.averaged, compiled=False).count()
-        batch = self._fixed()
-        self.step(batch)  # the first one also makes tables
-        return count_step(lambda: self.step(batch), self.module, self.optimiser)
+        return counted(self.model, self.setting, self.averaged)
 
-    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
-        steps, due, clock = self.config.steps, self.config.validate_every, Clock(self.device)
-        for done in range(1, steps + 1):
-            self.step(next(self.batches))
-            self.runtime.check_stop(KEPT)
-            progress(done, "")
-            if done % due == 0 or done == steps:
-                with clock.stopped(), torch.no_grad(), self.ema.applied() if self.ema else nullcontext():
-                    validate(done, clock.seconds, self.stage.model)
-        return clock.seconds
+    @contextmanager
+    def judged(self) -> Iterator[Propagator]:
+        with self.ema.applied() if self.ema else nullcontext():
+            yield self.stage.model
 
-    def trained(self) -> Propagator:
-        if self.ema is not None:
-            self._held.enter_context(self.ema.applied())
-        return self.stage.model
 
-    def close(self) -> None:
-        """Let go of everything: worker processes end with the iterator that holds them."""
-        self._held.close()
-        del self.batches, self._same
+def counted(model: str, setting: Setting, averaged: bool) -> Counts:
+    """Of a plain step: graphs, and what a compiler makes of one, cannot be counted."""
+    loop = Loop(model, setting, "gather", averaged=averaged, compiled=False)
+    loop.advance(1, fixed=True)  # the first one also makes tables
+    return count_step(lambda: loop.advance(1, fixed=True), loop.module, loop.optimiser)

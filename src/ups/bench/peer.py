@@ -4,24 +4,21 @@ waits for no data. The package is no dependency: it may be absent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import islice, repeat
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ups.bench.contestants import POINTS, Absent, Setting, Validate
-from ups.bench.data import KEPT
-from ups.bench.loops import Clock, on_device
+from ups.bench.contestants import STRETCHES, Absent, Setting
+from ups.bench.loops import on_device
 from ups.bench.roofline import Counts, count_step
 from ups.fields import Batch, Grid
 from ups.models.propagator import Propagator
-
-EPOCHS = 20
-"""Into so many the training is divided: its Trainer moves the schedule once an epoch, and ours here last minutes."""
-SHORTEST = 10
-"""Steps of an epoch, at least."""
 
 
 def package() -> Any:
@@ -42,8 +39,7 @@ class Stretch:
         return self.count
 
     def __iter__(self) -> Iterator[Any]:
-        for _ in range(self.count):
-            yield next(self.batches)
+        return islice(self.batches, self.count)
 
 
 class NextFrame(nn.Module):
@@ -69,8 +65,7 @@ class NextFrame(nn.Module):
 class Peer:
     def __init__(self, model: str, setting: Setting) -> None:
         neuralop = package()
-        data, self.runtime = setting.data, setting.runtime
-        self.device, self.steps = self.runtime.device, setting.steps
+        data, device = setting.data, setting.runtime.device
         described, dimension = data.task.models[model], data.learned.spec.dimension
         settings = dict(described.settings)
         channels = len(data.learned.spec.channels)
@@ -81,58 +76,32 @@ class Peer:
             out_channels=channels,
             **settings,
         )
-        self.module: nn.Module = network.to(self.device)
-        self.judged = NextFrame(network).to(self.device)
-        self.batches = map(_named, on_device(data, self.device, setting.seed))
+        self.module: nn.Module = network.to(device)
+        self.propagator = NextFrame(network).to(device)
+        self.batches = map(_named, on_device(data, device, setting.seed))
         self.optimiser = torch.optim.AdamW(network.parameters(), lr=described.learning_rate, weight_decay=1e-4)
         self.loss = neuralop.LpLoss(d=dimension, p=2)
-        self.trainer = neuralop.Trainer(model=network, n_epochs=EPOCHS, device=self.device)
-        self._same: dict[str, Tensor] | None = None
+        self.trainer = neuralop.Trainer(model=network, n_epochs=STRETCHES, device=device)
+        self.trainer.optimizer, self.trainer.regularizer = self.optimiser, None
+        self.trainer.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, T_max=STRETCHES)
+
+    @cached_property
+    def same(self) -> dict[str, Tensor]:
+        return next(self.batches)
 
     def advance(self, steps: int, *, fixed: bool = False) -> None:
-        self._schedule(10**6)
-        batches = iter(lambda: self._fixed(), None) if fixed else self.batches
+        """An epoch of its Trainer, after which that moves the schedule."""
+        batches = repeat(self.same) if fixed else self.batches
         self.trainer.train_one_epoch(0, Stretch(batches, steps), self.loss)
 
-    def _schedule(self, epochs: int) -> None:
-        self.trainer.optimizer, self.trainer.regularizer = self.optimiser, None
-        self.trainer.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, T_max=epochs)
-
-    def _fixed(self) -> dict[str, Tensor]:
-        same = self._same or next(self.batches)
-        self._same = same
-        return same
-
     def count(self) -> Counts:
-        batch = self._fixed()
         self.advance(1, fixed=True)
+        return count_step(lambda: self.advance(1, fixed=True), self.module, self.optimiser)
 
-        def step() -> None:
-            self.trainer.train_one_epoch(0, Stretch(iter([batch]), 1), self.loss)
-
-        return count_step(step, self.module, self.optimiser)
-
-    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
-        epochs = max(1, min(EPOCHS, self.steps // SHORTEST))
-        each = self.steps // epochs
-        due = max(1, epochs // POINTS)
-        self._schedule(epochs)
-        clock = Clock(self.device)
-        for epoch in range(1, epochs + 1):
-            self.trainer.train_one_epoch(epoch - 1, Stretch(self.batches, each), self.loss)
-            self.runtime.check_stop(KEPT)
-            progress(epoch * each, "")
-            if epoch % due == 0 or epoch == epochs:
-                self.module.eval()
-                with clock.stopped(), torch.no_grad():
-                    validate(epoch * each, clock.seconds, self.trained())
-        return clock.seconds
-
-    def trained(self) -> Propagator:
-        return cast(Propagator, self.judged)
-
-    def close(self) -> None:
-        del self.batches, self._same
+    @contextmanager
+    def judged(self) -> Iterator[Propagator]:
+        self.module.eval()
+        yield cast(Propagator, self.propagator)
 
 
 def _named(batch: Batch) -> dict[str, Tensor]:

@@ -20,9 +20,8 @@ Bytes, in two ways:
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
@@ -85,17 +85,8 @@ def single_precision(device: torch.device) -> str:
 
 def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
     """Of one call, in the fastest of a few blocks: what the device can do, not what it happened to."""
-    repeats = _REPEATS[device.type]
-    work()
-    best = float("inf")
-    for _ in range(_BLOCKS):
-        synchronise(device)
-        began = time.perf_counter()
-        for _ in range(repeats):
-            work()
-        synchronise(device)
-        best = min(best, (time.perf_counter() - began) / repeats)
-    return best
+    timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
+    return min(timer.timeit(_REPEATS[device.type]).mean for _ in range(_BLOCKS))
 
 
 def synchronise(device: torch.device) -> None:
@@ -119,18 +110,6 @@ class Counts:
     def least(self) -> int:
         """Weights read twice and updated (2), gradients 3 times; moments updated (2); 2 times what is kept."""
         return 7 * self.parameters + 2 * self.moments + 2 * self.kept
-
-    def arithmetic(self) -> str:
-        """How the numbers came about, in a line."""
-        weights, moments, kept = (part / 1e6 for part in (self.parameters, self.moments, self.kept))
-        return (
-            f"{self.flop / 1e9:.4g} GFLOP; bytes moved operation by operation {self.moved / 1e6:.4g} MB; at least "
-            f"7 × {weights:.4g} MB of weights (2 read, 3 gradients, 2 updated) + 2 × {moments:.4g} MB of the "
-            f"optimiser's moments + 2 × {kept:.4g} MB kept for the backward pass = {self.least / 1e6:.4g} MB"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"least": self.least, "arithmetic": self.arithmetic()}
 
 
 def count_step(step: Callable[[], Any], model: nn.Module, optimiser: torch.optim.Optimizer) -> Counts:

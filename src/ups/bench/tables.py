@@ -149,7 +149,7 @@ def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
         counted: dict[str, Mapping[str, Any]] = {}  # ways to run one model count the same
         for row in ordered(content):
             if "throughput" in row:
-                counted.setdefault(row["throughput"]["counts"]["arithmetic"], row)
+                counted.setdefault(_arithmetic(row["throughput"]["counts"]), row)
         for arithmetic, row in counted.items():
             least, moved = (1e3 * row["throughput"]["roofline_seconds"][k] for k in ("least", "moved"))
             bounds = f"{moved:.3g} ms by what is moved, {least:.3g} ms by what must be"
@@ -165,6 +165,16 @@ def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
             parts += ["", *_table(("solver's points", "nRMSE", "rollouts/s"), ladder)]
         parts += [""]
     return "\n".join(parts)
+
+
+def _arithmetic(counts: Mapping[str, float]) -> str:
+    """How a step's FLOP and bytes came about."""
+    megabytes = {name: f"{count / 1e6:.4g} MB" for name, count in counts.items()}
+    return (
+        f"{counts['flop'] / 1e9:.4g} GFLOP; bytes moved operation by operation {megabytes['moved']}; at least "
+        f"7 × {megabytes['parameters']} of weights (2 read, 3 gradients, 2 updated) + 2 × {megabytes['moments']} of "
+        f"the optimiser's moments + 2 × {megabytes['kept']} kept for the backward pass = {megabytes['least']}"
+    )
 
 
 def _table(header: Sequence[str], lines: list[list[str]]) -> list[str]:

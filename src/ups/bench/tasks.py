@@ -92,7 +92,14 @@ def _line(name: str, solver: Equation) -> Task:
     return Task(name, solver, 256, 0.0, 0.05, 41, 9000, 200, 1000, models, latent_spacing=1 / 256)
 
 
-_UNET, _SMALL_UNET = Model("unet", {"width": 32}, 1e-3), Model("unet", {"width": 16}, 2e-3)
+def _transformer(settings: dict[str, Any], precision: Literal["float32", "bfloat16"], batch_size: int) -> Task:
+    """The plain transformer, which is only timed: how much of a card's matrix products it reaches."""
+    models = {"transformer": Model("pdet_stack", settings | {"expansion": 4.0}, 1e-4, precision=precision)}
+    line = _line("transformer", Advection(points=256, beta=0.4))
+    return replace(line, frames=5, train=8 * batch_size, validation=1, test=1, models=models, batch_size=batch_size)
+
+
+_UNET = Model("unet", {"width": 32}, 1e-3)
 TASKS = {
     task.name: task
     for task in (
@@ -129,38 +136,29 @@ TASKS = {
         ),
     )
 }
-
-
-_QUICK_LINE: dict[str, Any] = {
-    "points": 128,
-    "train": 768,
-    "validation": 16,
-    "test": 64,
-    "models": _models(_spectral(40, 3, 32, 32, 5e-3), 40, 32, 8e-3, 4e-3, _SMALL_UNET),
-    "latent_spacing": 1 / 128,
-    "batch_size": 16,
-}
+TASKS["transformer"] = _transformer(
+    {"width": 1024, "depth": 8, "head": 64, "conditions": 64}, "bfloat16", batch_size=64
+)
 _QUICK = {
-    "burgers": replace(TASKS["burgers"], solver=Burgers(points=256, nu=0.04), **_QUICK_LINE),
-    "advection": replace(TASKS["advection"], solver=Advection(points=128, beta=0.4), **_QUICK_LINE),
-    "diffusion_reaction": replace(
-        TASKS["diffusion_reaction"],
-        solver=DiffusionReaction(points=64),
-        points=32,
-        train=64,
-        validation=8,
-        test=16,
-        models=_models(_spectral(24, 3, 12, 32, 4e-3), 24, 8, 8e-3, 4e-3, _SMALL_UNET),
-        latent_spacing=1 / 16,
-        batch_size=8,
+    "burgers": replace(
+        TASKS["burgers"],
+        solver=Burgers(points=256, nu=0.04),
+        points=128,
+        train=768,
+        validation=16,
+        test=64,
+        models=_models(_spectral(40, 3, 32, 32, 5e-3), 40, 32, 8e-3, 4e-3, Model("unet", {"width": 16}, 2e-3)),
+        latent_spacing=1 / 128,
+        batch_size=16,
     ),
+    "transformer": _transformer({"width": 64, "depth": 2, "head": 16, "conditions": 16}, "float32", batch_size=4),
 }
 
 
 def chosen(names: Sequence[str], quick: bool) -> list[Task]:
-    """The tasks named, each once; all of them if none is, and of the quick ones only the first."""
+    """The tasks named, each once; all that are trained on if none is, and of the quick ones only the first."""
     known = _QUICK if quick else TASKS
     for name in names:
         if name not in known:
-            raise UserError(f"there is no benchmark {name!r}; use {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names or (["burgers"] if quick else known))]
+            raise UserError(f"there is no {'quick ' if quick else ''}benchmark {name!r}; use {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names or [name for name in known if name != "transformer"])]

@@ -7,11 +7,9 @@ already, block by block.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -19,7 +17,8 @@ import torch
 
 from ups.bench.contestants import Contestant
 from ups.bench.loops import PREFETCH, WORKERS
-from ups.bench.roofline import Ceilings, Counts, synchronise
+from ups.bench.roofline import Ceilings, synchronise
+from ups.bench.tasks import Model
 
 BLOCKS = {"cpu": 31, "cuda": 7}
 LONGEST = {"cpu": 0.15, "cuda": 0.25}
@@ -42,30 +41,12 @@ class Timing:
     fixed: list[float]
 
 
-def watched_memory(device: torch.device) -> Callable[[], int | None]:
-    """What tells the most that was held at once from now on, beyond what is held now: of a GPU, or of this process."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-        allocated = torch.cuda.memory_allocated(device)
-        return lambda: torch.cuda.max_memory_allocated(device) - allocated
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # Linux forgets a process's highest memory when told so; elsewhere it is not known
-        return lambda: None
-    resident = _resident("VmRSS")
-    return lambda: max(0, _resident("VmHWM") - resident)
-
-
-def _resident(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-
-
 def begin(make: Callable[[], Contestant], device: torch.device) -> Timing:
     """Make a contestant, warm it up, and find how many steps a block has."""
-    memory = watched_memory(device)
+    held = 0
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        held = torch.cuda.memory_allocated(device)
     began = time.perf_counter()
     contestant = make()
     contestant.advance(1)
@@ -74,7 +55,8 @@ def begin(make: Callable[[], Contestant], device: torch.device) -> Timing:
     contestant.advance(3)
     once = block(contestant, FEWEST, device)
     steps = max(FEWEST, min(1000, int(LONGEST[device.type] / once)))
-    return Timing(contestant, first, steps, memory(), [], [])
+    memory = torch.cuda.max_memory_allocated(device) - held if device.type == "cuda" else None
+    return Timing(contestant, first, steps, memory, [], [])
 
 
 def block(contestant: Contestant, steps: int, device: torch.device, *, fixed: bool = False) -> float:
@@ -95,9 +77,12 @@ def round_of(timing: Timing, device: torch.device) -> None:
     timing.fixed.append(block(timing.contestant, timing.steps, device, fixed=True))
 
 
-def result(timing: Timing, batch_size: int, counts: Counts, ceilings: Ceilings) -> dict[str, Any]:
+def result(timing: Timing, model: Model, batch_size: int, ceilings: Ceilings) -> dict[str, Any]:
     """What is written of a contestant."""
-    seconds, fixed = median(timing.real), median(timing.fixed)
+    counts, seconds, fixed = timing.contestant.count(), median(timing.real), median(timing.fixed)
+    ceilings = (
+        replace(ceilings, used="bf16") if model.precision == "bfloat16" and "bf16" in ceilings.matmul else ceilings
+    )
     rate = ceilings.matmul[ceilings.used]
     moved, least = (ceilings.roofline(counts.flop, b) for b in (counts.moved, counts.least))
     return {
@@ -109,7 +94,7 @@ def result(timing: Timing, batch_size: int, counts: Counts, ceilings: Ceilings) 
         "blocks": timing.real,
         "blocks_fixed_data": timing.fixed,
         "steps_per_block": timing.steps,
-        "counts": counts.to_dict(),
+        "counts": asdict(counts) | {"least": counts.least},
         "flop_per_second": counts.flop / seconds,
         "share_of_matmul": counts.flop / seconds / rate,
         "roofline_seconds": {"moved": moved, "least": least},

@@ -1,25 +1,20 @@
-"""Our own way: the Trainer, as `ups train` uses it."""
+"""Our own way: the Trainer, as `ups train` uses it, but for losses that nobody reads and checkpoints nobody keeps."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import nn
 
-from ups.bench.contestants import Setting, Validate
-from ups.bench.data import KEPT
-from ups.bench.loops import Loop, build, recipe
+from ups.bench.contestants import Setting
+from ups.bench.loops import build, counted, recipe
 from ups.bench.roofline import Counts
-from ups.data.draws import Draws
-from ups.errors import Stopped
-from ups.fields import Batch
 from ups.models.propagator import Propagator
-from ups.track.open import open_tracker
+from ups.track.tracker import Tracks
 from ups.training.data import TaskData
-from ups.training.stage import Scores
 from ups.training.stages.operator import OperatorStage
 from ups.training.trainer import Trainer
 
@@ -28,25 +23,21 @@ class Trained:
     """A model in the Trainer, which captures its steps and places its data as it does anywhere."""
 
     def __init__(self, model: str, setting: Setting) -> None:
-        self.model, self.setting = model, setting
-        data = setting.data
-        described = data.task.models[model]
-        network = build(described, data.learned, setting.seed)
-        self.config = recipe(described, data.task.batch_size, setting.steps)
-        self._held = ExitStack()
-        self._place = tempfile.TemporaryDirectory(dir=setting.folder)
-        folder = Path(self._place.name)
-        task = TaskData(data.learned, data.store, data.learned.normaliser.batch(data.validation), 1.0)
-        self.stage = OperatorStage(network, self.config, setting.runtime.config)
+        self.model, self.setting, data = model, setting, setting.data
+        described, learned = data.task.models[model], data.learned
+        config = recipe(described, data.task.batch_size, setting.steps)
+        self.stage = OperatorStage(build(described, learned, setting.seed), config, setting.runtime.config)
+        tasks = {learned.spec.name: TaskData(learned, data.store, learned.normaliser.batch(data.validation), 1.0)}
+        folder = Path(tempfile.mkdtemp(dir=setting.folder))
         self.trainer = Trainer(
             setting.runtime,
             self.stage,
-            {data.learned.spec.name: task},
-            self.config,
+            tasks,
+            config,
             setting.seed,
             folder,
             {},
-            open_tracker(folder, (), setting.runtime.rank, setting.runtime.ranks.attempt),
+            Tracks((), setting.runtime.ranks.attempt),
         )
         self.module: nn.Module = self.trainer.model
 
@@ -63,29 +54,9 @@ class Trained:
                 del self.trainer.micro_batches  # the method again
 
     def count(self) -> Counts:
-        """Of a plain step of the same model: graphs cannot be counted."""
-        return Loop(self.model, self.setting, "gather", averaged=True, compiled=False).count()
+        return counted(self.model, self.setting, averaged=True)
 
-    def train(self, validate: Validate, progress: Callable[[int, str], None]) -> float:
-        def judged(batch: Batch, draws: Draws) -> Scores:
-            """As all contestants are."""
-            ones, state = batch.values.new_ones(len(batch)), self.trainer.state
-            return Scores(validate(state.step, state.seconds, self.stage.model) * ones, ones)
-
-        self.stage.validate = judged  # pyright: ignore[reportAttributeAccessIssue]
-        try:
-            return self.trainer.fit(progress).seconds
-        except Stopped:  # what the Trainer saved goes with its folder
-            raise Stopped(KEPT) from None
-        finally:
-            del self.stage.validate  # the method again
-
-    def trained(self) -> Propagator:
-        """With the averaged weights, as everything of ours is judged."""
-        self._held.enter_context(self.trainer.ema.applied())
-        return self.stage.trainable()
-
-    def close(self) -> None:
-        self._held.close()
-        self.trainer.events.close()
-        self._place.cleanup()
+    @contextmanager
+    def judged(self) -> Iterator[Propagator]:
+        with self.trainer.ema.applied():
+            yield self.stage.model

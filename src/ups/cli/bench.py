@@ -14,7 +14,9 @@ from ups.cli.arguments import Json
 def bench(
     tasks: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TASK", help="burgers, advection, diffusion_reaction, compressible_2d; all of them."),
+        typer.Argument(
+            metavar="TASK", help="burgers, advection, diffusion_reaction, compressible_2d (all of them); transformer."
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small data and models: minutes on two CPU cores.")] = False,
     seconds: Annotated[
@@ -26,19 +28,10 @@ def bench(
         typer.Option("--seed", min=0, max=2**31 - 1, help="Of weights and order of samples; repeat it for several."),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device")] = "auto",
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results go, and are found again.")] = Path(
-        "bench"
-    ),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results go.")] = Path("bench"),
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help="A contestant, such as ours; repeat for several.")
     ] = None,
-    scaling: Annotated[
-        bool, typer.Option("--scaling", help="Instead: a step's time while trajectories, points and width double.")
-    ] = False,
-    pdet: Annotated[
-        bool, typer.Option("--pdet", help="Instead: pdet_stack at width 1024 in bfloat16 (on a CPU a small one).")
-    ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Measure the chosen contestants anew.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; all cores.")] = None,
     tf32: Annotated[
         bool, typer.Option("--tf32/--no-tf32", help="Let a GPU round factors of float32 products, for everyone.")
@@ -53,31 +46,27 @@ def bench(
 
     Contestants: ours, eager, dataloader, fno, fno_usual, unet_usual, neuraloperator (where it is installed), and the
     operator at two other widths: small, small_eager, small_dataloader, large, large_eager, large_dataloader. Results
-    are written after each; the same command goes on. docs/performance.md says how to read the table.
+    are written after each and replace those there were of it. docs/performance.md says how to read the table.
 
     \b
     Example:
       ups bench --quick
       ups bench burgers --only ours --only fno --seconds 60 --seed 0 --seed 1 --seed 2
       ups bench --seconds 0
-      ups bench --scaling
+      ups bench transformer --compile
     """
-    from ups.bench.command import measure
-    from ups.bench.run import Options
+    from ups.bench.run import Options, measure
     from ups.track.progress import Progress
 
     Progress.silent = Progress.silent or as_json  # progress lines would break the JSON
     options = Options(
         tasks=tasks or (),
         quick=quick,
-        asked_seconds=seconds,
+        seconds=(8.0 if quick else 60.0) if seconds is None else seconds,
         seeds=seed or (0,),
         device=device,
         out=out,
         only=only or (),
-        scaling=scaling,
-        pdet=pdet,
-        again=again,
         threads=threads,
         tf32=tf32,
         compile=compiled,

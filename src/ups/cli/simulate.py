@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -34,21 +33,6 @@ def simulate(
     if steps is not None and times is not None:
         raise UserError("give --steps or --times, not both")
     parameters, instants = parse_settings(settings), parse_times(times)
-    simulate_file(run, start, out, task=task, steps=steps, times=instants, parameters=parameters)
-    print(out)
-
-
-def simulate_file(
-    run: Path,
-    start: Path,
-    out: Path,
-    *,
-    task: str | None,
-    steps: int | None,
-    times: Sequence[float] | None,
-    parameters: Mapping[str, float],
-) -> None:
-    """An `.npz` with `u0` (and static fields by name) in, an `.npz` with values and times out."""
     if out.exists() or not out.absolute().parent.is_dir():
         why = "exists" if out.exists() else "is in a folder that is not there"
         raise UserError(f"{out} {why}; choose another --out")
@@ -70,10 +54,11 @@ def simulate_file(
             "numpy.savez(FILE, u0=...) makes one"
         ) from error
     u0 = fields.pop("u0", None)
-    result = load(run).rollout(u0, steps, times, {**parameters, **fields}, task=task)
+    result = load(run).rollout(u0, steps, instants, {**parameters, **fields}, task=task)
     found = {"values": result.values.numpy(), "times": result.times.numpy(), "channels": np.array(result.channels)}
     content = io.BytesIO()
     np.savez(content, **found, warnings=np.array(result.warnings))  # pyright: ignore[reportArgumentType]
     write(out, content.getbuffer())
     for note in result.warnings:
         print(f"warning: {note}")
+    print(out)

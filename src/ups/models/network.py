@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from ups.config.settings import Strict
-from ups.fields import Grid
 
 if TYPE_CHECKING:
     from ups.models.saved import TrainedTask
-
-
-class Network(Protocol):
-    """The change of a field over one lead time, in the task's units of change; zero before training."""
-
-    def __call__(
-        self,
-        task: str,
-        history: Float[Tensor, "B H *space C"],
-        static: Float[Tensor, "B *space S"],
-        conditions: Mapping[str, Float[Tensor, " B"]],
-        grid: Grid,
-    ) -> Float[Tensor, "B *space C"]: ...
 
 
 @runtime_checkable
@@ -49,6 +34,9 @@ def matrices_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
 @dataclass(frozen=True)
 class Architecture:
     """`build(tasks, settings)` gives the untrained network; `settings` checks what a configuration says.
+
+    A network is called with (task, history, static, conditions, grid) and gives the change of a field over one lead
+    time, in the task's units of change; zero before training. `baselines/unet.py` is a plain one.
 
     `joint`: one network serves several tasks; else each has its own. `keeps_means`: where a task conserves the mean of
     a channel that is learned by its logarithm, steps are corrected to keep it.

@@ -5,7 +5,9 @@
     predictor.decode(state)                                         # (B, *space, C) on the grid of the frames
 
 Physical units go in and come out; what lies between is the predictor's own. An operator, an FNO and a U-Net are one
-predictor each (`rollout.operator`); here are those that need no model, and a family of predictors as one.
+predictor each (`rollout.operator`); here are those that need no model, and a family of predictors as one. Users
+register theirs, `ups.register_predictor(UntrainedPredictor("solver", build))`, which `compare: {solver: {}}` then sets
+beside the model.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.config.named import Registry
+from ups.config.settings import Strict
 from ups.data.prepare.row_ranges import in_steps
 from ups.fields import Conditions, Dataset, Grid
 from ups.models.interpolation import reader
@@ -178,3 +182,22 @@ class PerTask:
 
     def decode(self, state: State, target: Target | None = None) -> Float[Tensor, "... C"]:
         return self.predictors[state.task].decode(state, target)
+
+
+@dataclass(frozen=True)
+class UntrainedPredictor:
+    """Needs no training. `build(tasks, settings)` gives the predictor of those of the run's tasks that it knows, its
+    `tasks`; `settings` checks what a configuration says.
+    """
+
+    name: str
+    build: Callable[[Mapping[str, TrainedTask], Any], Predictor]
+    settings: type[Strict] = Strict
+
+
+PREDICTORS = Registry[UntrainedPredictor]("predictor", {})
+
+
+def register_predictor(predictor: UntrainedPredictor) -> UntrainedPredictor:
+    """Make a predictor known by its name, which no other may have."""
+    return PREDICTORS.add(predictor.name, predictor)

@@ -27,7 +27,7 @@ from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.evaluation.settings import EvaluationConfig
 from ups.models.architectures import ARCHITECTURES
-from ups.models.predictors import PREDICTORS
+from ups.models.predictor import PREDICTORS
 from ups.training.kinds import STAGES
 from ups.training.settings import TrainingConfig
 

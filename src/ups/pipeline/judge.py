@@ -20,8 +20,7 @@ from ups.durable import write
 from ups.evaluation.evaluate import Evaluation, evaluate
 from ups.evaluation.labels import labels
 from ups.evaluation.scores import not_finite
-from ups.models.predictor import PerTask, Predictor
-from ups.models.predictors import PREDICTORS
+from ups.models.predictor import PREDICTORS, PerTask, Predictor
 from ups.models.saved import TrainedTask
 from ups.pipeline.config import RunConfig, UntrainedConfig
 from ups.pipeline.phase_seconds import note_seconds

@@ -27,14 +27,6 @@ class Sample:
     predictions: Mapping[str, Float[ndarray, "T *space C"]]
     static: Mapping[str, Float[ndarray, "*space"]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for name, values in self.predictions.items():
-            if values.shape != self.truth.shape:
-                raise ValueError(f"sample {self.label!r}: {name} has shape {values.shape}, truth {self.truth.shape}")
-        for name, values in self.static.items():
-            if values.shape != self.truth.shape[1:-1]:
-                raise ValueError(f"sample {self.label!r}: static field {name!r} has shape {values.shape}")
-
 
 @dataclass(frozen=True, eq=False)
 class TaskPage:
@@ -63,16 +55,6 @@ class TaskPage:
     def __post_init__(self) -> None:
         if len(self.axes) not in (1, 2):
             raise ValueError(f"task {self.name!r}: a report draws 1D and 2D fields, not {len(self.axes)}D")
-        if not self.samples:
-            raise ValueError(f"task {self.name!r}: give at least one sample to draw")
-        expected = (len(self.times), *(len(axis) for axis in self.axes), len(self.channels))
-        for sample in self.samples:
-            if sample.truth.shape != expected:
-                raise ValueError(
-                    f"task {self.name!r}: sample {sample.label!r} has shape {sample.truth.shape}, expected {expected}"
-                )
-            if strangers := sample.predictions.keys() - {*self.legend.names}:
-                raise ValueError(f"task {self.name!r}: the legend does not know {', '.join(sorted(strangers))}")
 
     @property
     def dimension(self) -> int:

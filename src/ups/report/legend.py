@@ -47,10 +47,6 @@ class Legend:
     predictors: tuple[PredictorLabel, ...]
     model: str
 
-    def __post_init__(self) -> None:
-        if self.model not in self._of("stage"):
-            raise ValueError(f"the model {self.model!r} is not among the stages {', '.join(self._of('stage'))}")
-
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Legend:
         """From what evaluation wrote: {"model": name, "predictors": [{"name", "title", "kind"}, …]}."""

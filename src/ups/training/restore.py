@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ups import checkpoint
 from ups.config.plugins import load_plugins
@@ -44,13 +45,18 @@ def checksum_of(folder: Path) -> str:
     return hashlib.sha256((best_checkpoint(folder) / checkpoint.MANIFEST).read_bytes()).hexdigest()[:16]
 
 
-def restored(folder: Path, runtime: RuntimeConfig | None = None) -> Stage:
-    """The stage of a folder (`RUN/stages/NAME`, or an export), with the weights that validation chose."""
+def averaged_weights(folder: Path) -> tuple[dict[str, Tensor], checkpoint.Manifest]:
+    """Those that validation chose, averaged where there are averages, and what their checkpoint says of itself."""
     tensors, manifest = checkpoint.load(best_checkpoint(folder), ("model.", "ema."))
-    content = manifest.content
-    stage = _built(content, folder, runtime or RuntimeConfig())
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
     weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
+    return weights, manifest
+
+
+def restored(folder: Path, runtime: RuntimeConfig | None = None) -> Stage:
+    """The stage of a folder (`RUN/stages/NAME`, or an export), with the weights that validation chose."""
+    weights, manifest = averaged_weights(folder)
+    stage = _built(manifest.content, folder, runtime or RuntimeConfig())
     module = stage.trainable()
     if {weights[name].dtype for name, _ in module.named_parameters() if name in weights} == {torch.float64}:
         module.double()  # as it was trained
@@ -77,18 +83,8 @@ def _built(content: Mapping[str, Any], folder: Path, runtime: RuntimeConfig) -> 
         parents[parent] = restored(folder.parent / parent, runtime)
     settings = kind.settings(described["settings"]).model_validate(described["settings"])
     tasks = tuple(TrainedTask.from_dict(task) for task in content["tasks"])
-    return kind.build(
-        StageContext(
-            described["name"],
-            settings,
-            tasks,
-            TrainingConfig(),
-            runtime,
-            described["seed"],
-            parents,
-            checksums,
-        )
-    )
+    name, seed = described["name"], described["seed"]
+    return kind.build(StageContext(name, settings, tasks, TrainingConfig(), runtime, seed, parents, checksums))
 
 
 def load_model(run: str | Path) -> tuple[Propagator, ModelSpec]:

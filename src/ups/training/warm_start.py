@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ups import checkpoint
 from ups.errors import UserError
-from ups.training.restore import best_checkpoint, stage_folder
+from ups.training.restore import averaged_weights, stage_folder
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,7 @@ class WarmStart:
 
 def warm_start(module: nn.Module, source: Path) -> WarmStart:
     """Fill what has the same name and shape from a run's last stage, a stage's folder or an export."""
-    tensors, _ = checkpoint.load(best_checkpoint(stage_folder(source)), ("model.", "ema."))
-    given = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    given |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
+    given, _ = averaged_weights(stage_folder(source))
     own = module.state_dict()
     reshaped = [name for name in own if name in given and own[name].shape != given[name].shape]
     taken = [name for name in own if name in given and name not in reshaped]
