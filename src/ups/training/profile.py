@@ -4,9 +4,7 @@
     RUN/profile/profile.md         where a step's time went
 
 Phases come from the marks that every step leaves anyway (the heartbeat's, and those where faults may be injected), so a
-step that is not traced pays nothing. Their time is the host's, in the thread that trains: a GPU works behind it, so a
-phase that only launches is short, and one that waits is long. Operators and kernels are torch's own table. Rank 0
-traces itself; the others wait for it as they do for any slower rank.
+step that is not traced pays nothing. Rank 0 traces itself; the others wait for it as they do for any slower rank.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import gzip
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,12 +24,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.errors import UserError
+from ups.training.trace import PREFIX, STEP, complete_events, markdown, step_times
 
 WARM_UP = 10
 """So many steps run untraced first: they load kernels, make tables, record graphs."""
 
-LONGEST = 12
-"""So many operators and kernels are listed."""
 _BEGINS = {
     "first step": "recording",
     "gradients": "data",
@@ -59,9 +55,7 @@ class StepProfile:
         self._count, self._thread = 0, threading.get_ident()
         self._untraced: list[float] = []
         self._tracer: profile | None = None
-        self._phase: tuple[str, float, record_function] | None = None
-        self._spent: defaultdict[str, float] = defaultdict(float)
-        self._began = 0.0
+        self._phase: record_function | None = None
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -78,20 +72,19 @@ class StepProfile:
             yield
             self._untraced.append(time.perf_counter() - began)
             return
-        if self._count == WARM_UP + 2:
-            self._spent.clear()
-            self._began = time.perf_counter()
         self.runtime.heartbeat.heard = self._enter
         try:
-            yield
-            self._leave()
+            with record_function(STEP):
+                yield
+                self._leave()
+                if self._count == WARM_UP + 1 + self.steps:
+                    self._wait_for_device()
         finally:
             self.runtime.heartbeat.heard = None
         if self._count < WARM_UP + 1 + self.steps:
             self._tracer.step()
         else:
-            self._wait_for_device()
-            self._finish(self._tracer, time.perf_counter() - self._began)
+            self._finish(self._tracer)
 
     def _started(self) -> profile:
         activities = [ProfilerActivity.CPU]
@@ -109,18 +102,15 @@ class StepProfile:
         """The phase that was under way ends, and the one that `mark` begins starts."""
         if mark in _BEGINS and threading.get_ident() == self._thread:
             self._leave()
-            named = record_function(f"ups: {_BEGINS[mark]}")
-            named.__enter__()
-            self._phase = (_BEGINS[mark], time.perf_counter(), named)
+            self._phase = record_function(PREFIX + _BEGINS[mark])
+            self._phase.__enter__()
 
     def _leave(self) -> None:
         if self._phase is not None:
-            phase, began, named = self._phase
-            self._spent[phase] += time.perf_counter() - began
-            named.__exit__(None, None, None)
+            self._phase.__exit__(None, None, None)
             self._phase = None
 
-    def _finish(self, tracer: profile, seconds: float) -> None:
+    def _finish(self, tracer: profile) -> None:
         self.runtime.heartbeat.mark("first step")  # its deadline: a trace takes seconds to write
         tracer.__exit__(None, None, None)
         self._tracer = None
@@ -128,23 +118,14 @@ class StepProfile:
         with tempfile.TemporaryDirectory() as temporary:
             plain = Path(temporary) / "trace.json"
             tracer.export_chrome_trace(str(plain))
-            write(
-                self.folder / "trace.json.gz", gzip.compress(plain.read_bytes(), 3)
-            )  # torch's takes ten times as long
-        write(self.folder / "profile.md", self._table(tracer, seconds).encode())
-
-    def _table(self, tracer: profile, seconds: float) -> str:
-        runtime, each = self.runtime, 1e3 / self.steps
-        cuda = runtime.device.type == "cuda"
-        device = torch.cuda.get_device_name() if cuda else f"CPU (threads: {runtime.threads})"
-        spent = self._spent | {"rest": seconds - sum(self._spent.values())}
-        lines = [f"| {phase} | {each * took:.3f} | {took / seconds:.1%} |" for phase, took in spent.items()]
-        longest = f"self_{'device' if cuda else 'cpu'}_time_total"
-        operators = tracer.key_averages().table(longest, LONGEST, max_name_column_width=60, header=None)
-        return (
-            f"# Where a step's time went\n\n{self.steps} steps of rank 0 of {runtime.size} on {device}, after "
-            f"{self._count - self.steps} others. A step took {each * seconds:.2f} ms; untraced ones before it took "
-            f"{1e3 * median(self._untraced):.2f} ms.\n\n| phase | ms a step | share |\n|---|---:|---:|\n"
-            + "\n".join(lines)
-            + f"\n\nIn all of these steps:\n\n```\n{operators}```\n"
+            trace = plain.read_bytes()
+        write(self.folder / "trace.json.gz", gzip.compress(trace, 3))  # torch's own gzip takes ten times as long
+        times = step_times(complete_events(trace))
+        runtime, before = self.runtime, 1e3 * median(self._untraced)
+        device = torch.cuda.get_device_name() if runtime.device.type == "cuda" else f"CPU (threads: {runtime.threads})"
+        head = (
+            f"# Where a step's time went\n\n{times.steps} steps of rank 0 of {runtime.size} on {device}, "
+            f"after {self._count - times.steps} others. A step took {1e3 * times.seconds / times.steps:.2f} ms; "
+            f"untraced ones before it took {before:.2f} ms.\n\n"
         )
+        write(self.folder / "profile.md", (head + markdown(times)).encode())
