@@ -8,6 +8,7 @@ equal keys are refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -29,6 +30,11 @@ CORE = (
 )
 
 
+MOST = 100_000
+"""Values that a text may stand for, with all aliases written out: a few lines of aliases could stand for billions."""
+_too_large = UserError(f"this YAML stands for more than {MOST:,} values; use fewer aliases (*name) or a smaller file")
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012  (PyYAML's own way to say it; filled below)
 
@@ -46,6 +52,11 @@ class _Loader(yaml.SafeLoader):
                 raise UserError(f"line {line}: the key {key.value!r} is given twice; remove one")
             seen.add(key.value)
         return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST:  # merges of merges
+            raise _too_large
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         text = self.construct_scalar(node)
@@ -72,7 +83,7 @@ def parse_yaml(text: str) -> Any:
     """The value that `text` stands for; a UserError names the line of what cannot be read."""
     try:
         values = yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
-        return _unshared(values)
+        return _unshared(values, iter(range(MOST)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark else ""
@@ -85,11 +96,13 @@ def parse_yaml(text: str) -> Any:
         raise UserError("this YAML holds a value that contains itself; remove the alias (*name) inside it") from None
 
 
-def _unshared(value: Any) -> Any:
+def _unshared(value: Any, left: Iterator[int]) -> Any:
     """The same value with every alias written out, so that changing one place changes no other."""
+    if next(left, None) is None:
+        raise _too_large
     if isinstance(value, dict):
-        return {key: _unshared(inner) for key, inner in value.items()}
-    return [_unshared(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _unshared(inner, left) for key, inner in value.items()}
+    return [_unshared(inner, left) for inner in value] if isinstance(value, list) else value
 
 
 def to_yaml(value: Any) -> str:
