@@ -100,7 +100,18 @@ def test_each_rollout_term_moves_every_parameter_its_task_uses(prepared, term: s
     loss = loss_of(model, window(tasks, "advection", 3))
     loss.parts[term].mean().backward()
     still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
-    alien = ("bounded", "static", "wall", "steady", "value", "place.2", "spacing_1", "length_1", "stencil.y")
+    alien = (
+        "bounded",
+        "static",
+        "wall",
+        "steady",
+        "value",
+        "place.2",
+        "spacing_1",
+        "length_1",
+        "stencil.y",
+        "gates.task_darcy",
+    )
     assert [n for n in still if not any(word in n for word in alien)] == []
 
 

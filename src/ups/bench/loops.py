@@ -141,7 +141,7 @@ class Loop:
         network = build(described, data.learned, setting.seed).to(runtime.device)
         way_of_running = runtime.config.model_copy(update={} if compiled is None else {"compile": compiled})
         self.stage = OperatorStage(network, self.config, way_of_running)
-        self.draws = Draws(setting.seed, self.stage.name, torch.tensor(0), torch.arange(self.config.batch_size))
+        self.draws = Draws(setting.seed, self.stage.name, torch.tensor(0), torch.arange(data.task.batch_size))
         self.module: nn.Module = network
         if way_of_running.compile:
             compile_parts(network)

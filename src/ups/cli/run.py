@@ -106,17 +106,30 @@ def report(run: Run) -> None:
     print(pipeline.report(run))
 
 
-def explain(run: Run, as_json: Json = False) -> None:
-    """Say why a run ended. Prints the report of its last crash, or how it ended if it never crashed.
+def explain(
+    what: Annotated[str, typer.Argument(metavar="RUN or CONFIG", help="A run's folder, or what `ups run` would take.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Say why a run ended, or what a configuration leaves open and what is chosen for it on this machine.
+
+    Of a run: the report of its last crash, or how it ended if it never crashed.
 
     \b
     Example:
       ups explain runs/quickstart
-      ups explain runs/quickstart --json
+      ups explain quickstart training.steps=6000
     """
-    from ups.distributed.faults.explain import explanation
+    if Path(what).is_dir():
+        from ups.distributed.faults.explain import explanation
 
-    text, content = explanation(run)
+        text, content = explanation(Path(what))
+    else:
+        from ups.pipeline.config import explained
+
+        config, chosen = explained(what, overrides or [])
+        text = "".join(f"{choice}\n" for choice in chosen) or f"{config.name} leaves nothing open\n"
+        content = {".".join(choice.key): {"value": choice.value, "why": choice.why} for choice in chosen}
     sys.stdout.write(json.dumps(content, indent=1) + "\n" if as_json else text)
 
 

@@ -72,4 +72,8 @@ class SamplingConfig(Strict):
     """
 
     mode: Literal["cost", "shares", "balanced", "proportional", "temperature"] = "cost"
+    points: Positive = Field(
+        default=1536,
+        description="latent points of a task of share 1 in a step, unless training.batch_size says how many",
+    )
     temperature: PositiveFloat = Field(default=2.0, description="for that mode: 1 is proportional, larger is more even")

@@ -14,6 +14,7 @@ from what the run says: `load_run` reads it first, then checks every key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,12 +23,14 @@ from pydantic import Field, create_model, field_validator, model_validator
 from ups.config.load import read_config
 from ups.config.plugins import load_plugins
 from ups.config.settings import FileName, Strict, changed, changes_of
+from ups.config.text import parse_yaml
 from ups.data.settings import DataConfig, TaskConfig
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.evaluation.settings import EvaluationConfig
 from ups.models.architectures import ARCHITECTURES
 from ups.models.predictor import PREDICTORS
+from ups.pipeline.defaults import Choice, complete
 from ups.training.kinds import STAGES
 from ups.training.settings import TrainingConfig
 
@@ -129,10 +132,15 @@ class RunConfig(Strict):
         return training
 
 
-def load_run(name: str | Path, overrides: Sequence[str]) -> RunConfig:
-    """The configuration of that name or file, with overrides. Without a `name` it has its file's; plugins are looked
-    for beside the file.
+def load_run(name: str | Path, overrides: Sequence[str], runs: Path | None = None) -> RunConfig:
+    """The configuration of that name or file, with overrides, and what it leaves open chosen (`defaults.py`): as it was
+    chosen before where `runs` holds a run of its name.
     """
+    return explained(name, overrides, runs)[0]
+
+
+def explained(name: str | Path, overrides: Sequence[str], runs: Path | None = None) -> tuple[RunConfig, list[Choice]]:
+    """The same, and what was chosen. Without a `name` it has its file's; plugins are looked for beside the file."""
     written = read_config(name, overrides)
     values = written.values
     values.setdefault("name", written.path.stem)
@@ -141,7 +149,11 @@ def load_run(name: str | Path, overrides: Sequence[str]) -> RunConfig:
         raise UserError(f"plugins is {plugins!r}; give a list of paths of Python files")
     values["plugins"] = [str((written.path.parent / Path(plugin).expanduser()).resolve()) for plugin in plugins]
     load_plugins(values["plugins"])
-    return written.checked(schema_of(values))
+    config = written.checked(schema_of(values))
+    begun = None if runs is None else runs / config.name / "config.yaml"
+    before = parse_yaml(begun.read_text()) if begun is not None and begun.is_file() else None
+    completed, chosen = complete(values, config, before)
+    return replace(written, values=completed).checked(schema_of(completed)), chosen
 
 
 def run_config(directory: Path) -> RunConfig:

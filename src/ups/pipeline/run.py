@@ -46,7 +46,7 @@ from ups.training.restore import note_order
 def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None) -> None:
     """Do whatever of the run is not done yet, then print its table."""
     refuse_launchers()
-    config = load_run(name, overrides)
+    config = load_run(name, overrides, runs)
     directory = runs / config.name
     finished = _finished(directory, config)
     if finished is not None:
@@ -67,12 +67,13 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
 
 def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None = None) -> None:
     """Data and the stages only: in this process, which may be one of several ranks. `profile` steps are traced."""
-    config = load_run(name, overrides)
+    config = load_run(name, overrides, runs)
     directory = runs / config.name
 
     def work(runtime: Runtime) -> None:
         for stage in config.each_stage().values():  # before data are made for a job that cannot be
-            check_ranks(config.training_of(stage.training).batch_size, runtime.size)
+            if (told := config.training_of(stage.training).batch_size) is not None:
+                check_ranks(told, runtime.size)
         check_trained(config, directory)
         tasks, _ = timed_data(runtime, config, directory)
         _note_order(runtime, config, directory)
@@ -101,7 +102,7 @@ def train_on_ranks(
 ) -> None:
     """Data and the stages only, on `ranks` supervised processes of this node and those of other nodes."""
     refuse_launchers()
-    config = load_run(name, overrides)
+    config = load_run(name, overrides, runs)
     directory = runs / config.name
     work = ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
     work += [] if profile is None else ["--profile", str(profile)]
@@ -113,7 +114,7 @@ def train_on_ranks(
 def build_stores(name: str, overrides: Sequence[str], runs: Path, workers: int) -> list[Path]:
     """Data and stores only, by worker processes: what training would begin with."""
     refuse_launchers()
-    config = load_run(name, overrides)
+    config = load_run(name, overrides, runs)
     directory = runs / config.name
     host = config.runtime.model_copy(update={"device": "cpu"})  # stores are often built where no GPU is
     with claimed_run(directory, config, _before(directory)), Runtime.start(host, config.seed) as runtime:

@@ -11,13 +11,15 @@ from ups.data.settings import SamplingConfig
 
 
 class TrainingConfig(Strict):
-    """One optimisation path. `batch_size` is global: what the optimiser sees, on any number of ranks."""
+    """One optimisation path. A batch is global: what the optimiser sees, on any number of ranks."""
 
     steps: Positive = 2000
     seconds: PositiveFloat | None = Field(
         default=None, description="train for this time instead: as many steps as the measured speed allows"
     )
-    batch_size: Positive = 40
+    batch_size: Positive | None = Field(
+        default=None, description="samples of a step; if not given, as many as have `sampling.points` points of a task"
+    )
     sampling: SamplingConfig = SamplingConfig()
     optimiser: Literal["adamw", "muon"] = Field(
         default="adamw",

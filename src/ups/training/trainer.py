@@ -44,6 +44,8 @@ from ups.training.validation import validate
 PATIENCE = 20
 """So many steps in a row without a finite gradient end a run."""
 LOG_EVERY = 20
+FEWEST = 16
+"""Samples of a step, unless the configuration says how many."""
 DOUBT = 0.02
 """Scores so close do not tell weights apart; then the last ones, averaged over the most steps, are kept."""
 
@@ -68,8 +70,8 @@ class Trainer:
         self.runtime, self.stage, self.tasks, self.config, self.seed = runtime, stage, tasks, config, seed
         self.directory, self.events, self.job = directory, events, runtime.directory or directory
         self.stores = {name: task.store for name, task in tasks.items()}
-        check_ranks(config.batch_size, runtime.size)
         self.sampler = _sampler(tasks, config, seed)
+        check_ranks(self.sampler.batch_size, runtime.size)
         # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
         self._indices(config.steps)
         self.dtype = torch.float64 if config.precision == "float64" else torch.float32
@@ -343,9 +345,11 @@ class Trainer:
 def _sampler(tasks: Mapping[str, TaskData], config: TrainingConfig, seed: int) -> Sampler:
     counts = {name: task.store.trajectories for name, task in tasks.items()}
     latents = {name: math.prod(task.learned.frame.latent_shape) for name, task in tasks.items()}
-    shares = sampling_shares(config.sampling, counts, {name: task.share for name, task in tasks.items()}, latents)
+    told = {name: task.share for name, task in tasks.items()}
+    shares = sampling_shares(config.sampling, counts, told, latents)
     parts = (
         TaskShare(name, counts[name], task.store.frames, shares[name], task.learned.spec.history)
         for name, task in tasks.items()
     )
-    return Sampler(tuple(parts), seed, config.batch_size)
+    filling = round(math.fsum(config.sampling.points * told[name] / latents[name] for name in tasks))
+    return Sampler(tuple(parts), seed, config.batch_size or max(filling, len(tasks), FEWEST))

@@ -1,0 +1,132 @@
+"""What a configuration leaves open, chosen for its tasks and the device: every choice is a key and the reason for it.
+
+Choices are written into the run's own configuration with all else: a run that goes on elsewhere keeps them.
+docs/universal.md and docs/results.md have the measurements.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ups.data.agreement import task_of
+
+if TYPE_CHECKING:
+    from ups.pipeline.config import ComparedConfig, RunConfig
+
+
+class Choice(NamedTuple):
+    """`key` are the names that lead to the setting."""
+
+    key: tuple[str, ...]
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.key)} = {self.value}: {self.why}"
+
+
+OPERATOR = {
+    "cuda": {"width": 64, "depth": 4, "modes": 96, "head": 64},
+    "cpu": {"width": 24, "depth": 3, "modes": 32, "head": 32},
+}
+TRAINING = {
+    "cuda": {"optimiser": "muon", "learning_rate": 3e-3, "ema": 0.995, "noise": 0.002},
+    "cpu": {"optimiser": "muon", "learning_rate": 1e-2, "ema": 0.98, "noise": 0.002},
+}
+POINTS = {"cuda": 16384, "cpu": 1536}
+"""Latent points of a task in a step: about as many as keep the device busy."""
+FNO: dict[str, dict[int, dict[str, Any]]] = {
+    "cuda": {
+        1: {"width": 64, "modes": 32, "training": {"batch_size": 64}},
+        2: {"width": 32, "modes": 16, "training": {"batch_size": 16, "learning_rate": 6e-3}},
+    },
+    "cpu": {
+        1: {"width": 32, "modes": 32, "training": {"batch_size": 16}},
+        2: {"width": 16, "modes": 8, "training": {"batch_size": 8, "learning_rate": 2.5e-2}},
+    },
+}
+"""An FNO's sizes and training, by the dimension of its task."""
+
+
+def device_of(config: RunConfig) -> str:
+    """The kind of device that the run will find here."""
+    told = config.runtime.device
+    return told if told != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def complete(
+    values: dict[str, Any], config: RunConfig, begun: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[Choice]]:
+    """A configuration's values with what they leave open; what that is. `config` is what the values stand for; `begun`
+    are those of its run, if there is one: it keeps the choices of the device that it began on.
+    """
+    here = device_of(config)
+    completed = [_completed(values, config, kind) for kind in sorted(TRAINING, key=lambda kind: kind != here)]
+    kept = (found for found in completed if begun and all(_at(begun, c.key) == c.value for c in found[1]))
+    return next(kept, completed[0])
+
+
+def _completed(values: Mapping[str, Any], config: RunConfig, device: str) -> tuple[dict[str, Any], list[Choice]]:
+    values = copy.deepcopy(dict(values))
+    if isinstance(values.get("compare"), list):
+        values["compare"] = {name: {} for name in values["compare"]}
+    return values, [choice for choice in _choices(config, device) if _put(values, choice)]
+
+
+def _put(values: dict[str, Any], choice: Choice) -> bool:
+    """Whether there was nothing yet."""
+    *sections, last = choice.key
+    for section in sections:
+        if values.get(section) is None:
+            values[section] = {}
+        values = values[section]
+    if last in values:
+        return False
+    values[last] = choice.value
+    return True
+
+
+def _at(values: Any, key: tuple[str, ...]) -> Any:
+    for name in key:
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def _choices(config: RunConfig, device: str) -> Iterator[Choice]:
+    where = "on a GPU" if device == "cuda" else "on a CPU"
+    trials = "trials on twelve systems" if device == "cuda" else "trials on the quickstart's systems"
+    training = TRAINING[device]
+    if config.training.optimiser != "muon" and "optimiser" in config.training.model_fields_set:
+        training = {key: value for key, value in training.items() if key != "learning_rate"}
+    for key, value in training.items():
+        yield Choice(("training", key), value, f"{trials} {where}")
+    if config.training.batch_size is None:
+        why = f"latent points of a task in a step that keep the device busy {where}; its samples follow from its grid"
+        yield Choice(("training", "sampling", "points"), POINTS[device], why)
+    trained = {("stages", name): stage for name, stage in config.each_stage().items()}
+    trained |= {("compare", name): compared for name, compared in config.each_compared().items()}
+    for at, settings in trained.items():
+        if getattr(settings, "architecture", None) == "spectral":
+            for key, value in OPERATOR[device].items():
+                yield Choice((*at, key), value, f"{trials} {where}, minutes each")
+    for name, compared in config.each_compared().items():
+        if compared.architecture == "fno":
+            for task, settings in config.tasks.items():
+                yield from _fno(("compare", name), compared, task, task_of(task, settings).dimension, device)
+
+
+def _fno(at: tuple[str, ...], compared: ComparedConfig, task: str, dimension: int, device: str) -> Iterator[Choice]:
+    """For one task, unless the family has it for all."""
+    why = f"an FNO's own trials, for tasks in {dimension}D"
+    sizes = FNO[device].get(dimension, {})
+    for key, value in sizes.items():
+        if key != "training" and key not in compared.model_fields_set:
+            yield Choice((*at, "tasks", task, key), value, why)
+    given = set() if compared.training is None else compared.training.model_fields_set
+    for key, value in sizes.get("training", {}).items():
+        if key not in given:
+            yield Choice((*at, "tasks", task, "training", key), value, why)
