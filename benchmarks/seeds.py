@@ -1,4 +1,5 @@
-"""One table from the same run with several seeds: mean and range of nRMSE, and the ratio to the FNO seed by seed.
+"""One table from the same run with one or several seeds: nRMSE of the model, and its ratio to whatever the run compares
+it with, seed by seed, with 95 % intervals over the same test trajectories; how many tasks are below which ratio.
 
 ups run quickstart
 ups run quickstart seed=1 name=seed1
@@ -9,29 +10,44 @@ python benchmarks/seeds.py runs/quickstart runs/seed1 runs/seed2
 import argparse
 import json
 from pathlib import Path
+from statistics import mean
+
+LIMITS = (0.5, 0.7, 0.9, 1.0, 1.3)
 
 
 def spread(values: list[float]) -> str:
-    return f"{sum(values) / len(values):.4f} ({min(values):.4f} to {max(values):.4f})"
+    return f"{mean(values):.2g}" + (f" ({min(values):.2g} to {max(values):.2g})" if len(values) > 1 else "")
 
 
 def main(runs: list[Path]) -> None:
     metrics = [json.loads((run / "metrics.json").read_text()) for run in runs]
-    print("| task | view | UPS | FNO | persistence | UPS / persistence | UPS / FNO, each seed |")
-    print("|---|---|---|---|---|---|---|")
+    rivals = [p["name"] for p in metrics[0]["predictors"] if p["kind"] == "compared"]
+    print(f"| task | view | model | persistence | {' | '.join(f'model / {rival}' for rival in rivals)} |")
+    print("|---|---|---|---|" + "---|" * len(rivals))
+    hardest: dict[str, dict[str, list[float]]] = {rival: {} for rival in rivals}
     for task, views in metrics[0]["tasks"].items():
         for view in views:
             entries = [m["tasks"][task][view]["nrmse"] for m in metrics]
-            ups, fno, rest = ([entry[who] for entry in entries] for who in ("model", "fno", "persistence"))
-            ratio = sum(u / r for u, r in zip(ups, rest, strict=True)) / len(ups)
-            against = ", ".join(f"{u / f:.2f}" for u, f in zip(ups, fno, strict=True))
-            columns = [task, view.replace("_", " "), spread(ups), spread(fno), f"{sum(rest) / len(rest):.3f}"]
-            print(f"| {' | '.join(columns)} | {ratio:.3f} | {against} |")
+            columns = [
+                task,
+                view.replace("_", " "),
+                *(spread([e[who] for e in entries]) for who in ("model", "persistence")),
+            ]
+            for rival in rivals:
+                ratios = [entry["model"] / entry[rival] for entry in entries]
+                ends = [entry["ratio95_of"][rival] for entry in entries]
+                hardest[rival][task] = ratios  # rollouts come after single steps
+                columns.append(
+                    ", ".join(f"{r:.2f} ({low:.2f} to {high:.2f})" for r, (low, high) in zip(ratios, ends, strict=True))
+                )
+            print(f"| {' | '.join(columns)} |")
+    for rival, tasks in hardest.items():
+        counted = ", ".join(f"{sum(mean(r) <= limit for r in tasks.values())} at most {limit}" for limit in LIMITS)
+        print(f"\nmodel / {rival}, mean over seeds, rollouts or solutions of {len(tasks)} tasks: {counted}")
     for run, m in zip(runs, metrics, strict=True):
-        total = sum(m["seconds"].values())
         phases = ", ".join(f"{name} {value:.0f} s" for name, value in m["seconds"].items())
         steps = ", ".join(f"{name} {t['step']}" for name, t in m["training"].items())
-        print(f"\n{run.name}: {total:.0f} s ({phases}); steps: {steps}")
+        print(f"\n{run.name}: {sum(m['seconds'].values()):.0f} s ({phases}); steps: {steps}")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def test_all_that_was_added_stands_in_the_metrics(toy_run: Path) -> None:
     ]
     for measured in metrics["tasks"]["heat"].values():
         for name in ("nrmse", "peak_error"):
-            assert {who for who, _ in shown} | {"model", "ci95", "ci95_of"} == set(measured[name])
+            assert {who for who, _ in shown} | {"model", "ci95", "ci95_of", "ratio95_of"} == set(measured[name])
             assert measured[name]["model"] == measured[name]["bias"] > 0
         assert measured["nrmse"]["heat_kernel"] < 1e-5 < measured["nrmse"]["toy"]  # float32 of the exact solution
     assert metrics["training"]["operator"]["step"] == 40 and metrics["training"]["bias"]["step"] == 20

@@ -54,7 +54,9 @@ def test_a_finished_run_has_everything_in_its_directory(finished_run: Path) -> N
     for views in metrics["tasks"].values():
         for measured in views.values():
             for name, entry in measured.items():
-                assert entry.keys() == {"model", "persistence", "operator", "fno", "ci95", "ci95_of"}, name
+                assert entry.keys() == {"model", "persistence", "operator", "fno", "ci95", "ci95_of", "ratio95_of"}, (
+                    name
+                )
                 assert entry["model"] == entry["operator"] and entry["ci95"] == entry["ci95_of"]["operator"]
             low, high = measured["nrmse"]["ci95"]
             assert low <= measured["nrmse"]["model"] <= high
@@ -329,6 +331,7 @@ def test_files_of_the_published_layout_train_too(burgers_file: Path, tmp_path: P
         "operator",
         "ci95",
         "ci95_of",
+        "ratio95_of",
     }
 
 

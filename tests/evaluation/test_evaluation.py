@@ -59,16 +59,20 @@ def test_every_predictor_stands_under_its_own_name_and_one_of_them_as_the_model(
     away = {"operator": 0.2, "corrector": 0.1, "unet": 0.4, "persistence": 1.0}
     result = scored({name: truth + error for name, error in away.items()}, truth, model="corrector")
     for metric, entry in result.items():
-        assert list(entry) == ["model", "persistence", "operator", "corrector", "unet", "ci95", "ci95_of"], metric
+        named = ["model", "persistence", "operator", "corrector", "unet"]
+        assert list(entry) == [*named, "ci95", "ci95_of", "ratio95_of"], metric
         assert entry["model"] == entry["corrector"] and entry["ci95"] == entry["ci95_of"]["corrector"]
         assert list(entry["ci95_of"]) == list(away)
     for name, error in away.items():  # two samples: the interval's ends are the samples themselves
         assert result["nrmse"][name] == pytest.approx(0.75 * error)
         assert result["nrmse"]["ci95_of"][name] == pytest.approx([error / 2, error])
         assert result["nrmse_pooled"]["ci95_of"][name] == pytest.approx([error / 2, error])
+    # On the same trajectories everybody is wrong in proportion, so the ratio is certain where neither error is.
+    assert result["nrmse"]["ratio95_of"]["unet"] == pytest.approx([0.25, 0.25])
+    assert "corrector" not in result["nrmse"]["ratio95_of"]
 
 
-@pytest.mark.parametrize("name", ["model", "truth", "ci95", "ci95_of"])
+@pytest.mark.parametrize("name", ["model", "truth", "ci95", "ci95_of", "ratio95_of"])
 def test_a_name_that_means_something_else_in_the_files_is_refused(name: str) -> None:
     truth = torch.ones(2, 1, 4, 1)
     with pytest.raises(ValueError, match=f"cannot be called '{name}'"):

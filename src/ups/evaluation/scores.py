@@ -13,11 +13,11 @@ from ups.errors import GaveUp
 from ups.evaluation.labels import PERSISTENCE
 from ups.fields import Grid, TaskSpec
 from ups.metrics import MetricContext, metrics, pooled_nrmse
-from ups.metrics.bootstrap import bootstrap_interval, central, draws
+from ups.metrics.bootstrap import central, draws, resampled_means
 from ups.metrics.layout import Fields
 from ups.track.jsonl import plain
 
-RESERVED = ("model", "truth", "ci95", "ci95_of")
+RESERVED = ("model", "truth", "ci95", "ci95_of", "ratio95_of")
 
 
 def per_sample(context: MetricContext, prediction: Fields, truth: Fields) -> dict[str, Float[Tensor, " N"]]:
@@ -36,10 +36,11 @@ def score(
     model: str,
     grid: Grid,
 ) -> dict[str, dict[str, Any]]:
-    """{metric: {"model", "persistence", own names …, "ci95", "ci95_of"}} for one view.
+    """{metric: {"model", "persistence", own names …, "ci95", "ci95_of", "ratio95_of"}} for one view.
 
     `model` is the name of the predictor that also stands under "model", and whose interval is "ci95"; "ci95_of" has
-    the interval of every predictor by its own name.
+    the interval of every predictor by its own name, "ratio95_of" that of the model's value over each other's: both of
+    the same trajectories, since some are hard for everybody.
     """
     if model not in predictions:
         raise ValueError(f"the model is {model!r}, predictions are there of {', '.join(predictions)}")
@@ -47,33 +48,37 @@ def score(
         raise ValueError(f"a predictor cannot be called {taken[0]!r}: metrics.json has another meaning for it")
     context = MetricContext(spec, times, grid)
     table = {who: per_sample(context, values, truth) for who, values in predictions.items()}
+    drawn = draws(len(truth), seed, resamples)
     result: dict[str, dict[str, Any]] = {}
     for name in table[model]:
-        means = {who: values[name].mean() for who, values in table.items()}
-        result[name] = _entry(
-            model, means, {who: bootstrap_interval(values[name], seed, resamples) for who, values in table.items()}
-        )
-    drawn = draws(len(truth), seed, resamples)
+        found = {who: values[name] for who, values in table.items()}
+        means = {who: values.mean() for who, values in found.items()}
+        result[name] = _entry(model, means, {who: resampled_means(values, drawn) for who, values in found.items()})
     errors = {who: values["nrmse"] for who, values in table.items()}
     result["nrmse_median"] = _entry(
         model,
         {who: values.quantile(0.5) for who, values in errors.items()},
-        {who: central(values[drawn].quantile(0.5, dim=1)) for who, values in errors.items()},
+        {who: values[drawn].quantile(0.5, dim=1) for who, values in errors.items()},
     )
     result["nrmse_pooled"] = _entry(
         model,
         {who: pooled_nrmse(values, truth).mean() for who, values in predictions.items()},
-        {who: central(_pooled(values, truth, drawn)) for who, values in predictions.items()},
+        {who: _pooled(values, truth, drawn) for who, values in predictions.items()},
     )
     return result
 
 
-def _entry(model: str, values: Mapping[str, Tensor], ends: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
+def _entry(model: str, values: Mapping[str, Tensor], resampled: Mapping[str, Float[Tensor, " R"]]) -> dict[str, Any]:
     """One metric of `metrics.json`: the model and persistence first, then all by their own names."""
     entry: dict[str, Any] = {"model": plain(values[model])}
     entry |= {who: plain(values[who]) for who in (PERSISTENCE, *values) if who in values}
-    intervals = {who: [plain(low), plain(high)] for who, (low, high) in ends.items()}
-    return entry | {"ci95": intervals[model], "ci95_of": intervals}
+    intervals = {who: _ends(found) for who, found in resampled.items()}
+    ratios = {who: _ends(resampled[model] / found) for who, found in resampled.items() if who != model}
+    return entry | {"ci95": intervals[model], "ci95_of": intervals, "ratio95_of": ratios}
+
+
+def _ends(resampled: Float[Tensor, " R"]) -> list[float | None]:
+    return [plain(end) for end in central(resampled)]
 
 
 def _pooled(prediction: Fields, truth: Fields, drawn: Tensor) -> Float[Tensor, " R"]:

@@ -15,13 +15,17 @@ def bootstrap_interval(
     Drawn on the CPU from `seed`, so every device gives the same interval. One sample gives an interval of no width
     (it says nothing); a NaN or inf among the values makes the interval NaN.
     """
+    return central(resampled_means(values, draws(values.shape[0], seed, resamples)), level)
+
+
+def resampled_means(values: Float[Tensor, "N *rest"], drawn: Int[Tensor, "R N"]) -> Float[Tensor, "R *rest"]:
+    """The mean over the samples that each resample holds."""
     count = values.shape[0]
-    drawn = draws(count, seed, resamples)
-    weights = torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(
+    weights = torch.zeros(drawn.shape, dtype=torch.float64).scatter_add_(
         1, drawn, torch.full(drawn.shape, 1 / count, dtype=torch.float64)
     )
-    low, high = central(weights.to(values.device) @ values.double().reshape(count, -1), level)
-    return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
+    means = weights.to(values.device) @ values.double().reshape(count, -1)
+    return means.reshape(len(drawn), *values.shape[1:])
 
 
 def draws(count: int, seed: int, resamples: int = 2000) -> Int[Tensor, "R N"]:

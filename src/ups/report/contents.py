@@ -35,7 +35,7 @@ class TaskPage:
     `axes[i]` are the point positions along axis i. `growth` is the mean nRMSE at each of `times` (values that are not
     positive, such as a given first frame, are not drawn); `spectra` are (wave numbers, power) at the final time, under
     the predictors' names and "truth". `metrics` is {"one_step"|"rollout": {"nrmse"|…: {"model", own names …, "ci95",
-    "ci95_of"}}}.
+    "ci95_of", "ratio95_of"}}}.
     """
 
     legend: Legend
