@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -121,6 +123,20 @@ def test_a_number_of_ranks_that_divides_nothing_works(place, reference):
     job = start(place, "three", ranks=3)
     assert job.wait() == 0, job.said()
     assert difference(job.run, reference) <= 1e-10
+
+
+@pytest.mark.faults
+def test_what_a_run_writes_of_its_environment_holds_no_path_and_no_secret(place):
+    given = {
+        "NCCL_TOPO_FILE": str(place.runs),
+        "NCCL_NET_PLUGIN": f"{Path.home()}/plugin.so",
+        "UPS_API_TOKEN": "hunter2",
+    }
+    job = start(place, "private", "training.steps=4", WANDB_API_KEY="hunter3", NCCL_ALGO="Ring", **given)
+    assert job.wait() == 0, job.said()
+    text = (job.run / "env.json").read_text()
+    assert re.findall(r"""(?<![\w.])/\w[^\s",]*""", text) == [] and "hunter" not in text and platform.node() not in text
+    assert job.json("env.json")["variables"] | {"NCCL_ALGO": "Ring"} == job.json("env.json")["variables"]
 
 
 @pytest.mark.faults
