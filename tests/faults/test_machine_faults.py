@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from job import STAGE, difference, start
-from machines import LONG, LONG_STEPS, Namespace, fill, start_inside
+from machines import LONG, LONG_STEPS, MACHINE, Namespace, fill, start_inside
 
 from ups import checkpoint
 from ups.track.jsonl import read_events
@@ -171,8 +171,7 @@ def test_fault_19_a_port_that_something_else_holds_is_one_sentence(place, matrix
 
 
 def test_fault_30_a_file_system_without_hard_links_and_fallocate_is_enough(place, reference, matrix):
-    machine = {"PYTHONPATH": str(Path(__file__).with_name("machine")), "MACHINE_LACKS": "link,posix_fallocate"}
-    job = start(place, "poor", **machine)
+    job = start(place, "poor", **MACHINE, MACHINE_LACKS="link,posix_fallocate")
     assert job.wait() == 0, job.said()
     assert job.reports() == [] and job.json("outcome.json")["state"] == "finished"
     assert difference(job.run, reference) == 0

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from job import difference, start
+from machines import MACHINE
 
 pytestmark = pytest.mark.faults
 
@@ -31,6 +32,8 @@ def out_of_memory_in_a_pass(number, spot, rank, place, reference, matrix):
     assert job.wait() == 0, job.said()
     halved = job.events("out_of_memory")
     assert [(e["step"], e["task"], e["micro_batch"], e["attempt"]) for e in halved] == [(12, "advection", 1, 0)]
+    logs = [(job.run / "logs" / f"rank{rank}.log").read_text() for rank in range(2)]
+    assert all(log.count("out of memory in step 12: from now on 1 of advection at a time") == 1 for log in logs)
     assert job.reports() == [] and job.events("resumed") == []
     differs = difference(job.run, reference)
     assert 0 < differs <= ROUNDING
@@ -43,17 +46,19 @@ def out_of_memory_in_a_pass(number, spot, rank, place, reference, matrix):
 
 
 def test_fault_03_out_of_memory_in_the_optimiser_step_restarts(place, reference, matrix):
-    job = start(place, "optimiser", fault="oom at update rank 1 step 12")
+    """When parameters and moments of that rank are new and its averages are not: nothing of it may be gone on with."""
+    job = start(place, "optimiser", **MACHINE, MACHINE_OOM="1 12")
     assert job.wait() == 0, job.said()
     report = report_of(job)
     assert (report["rank"], report["kind"], report["phase"], report["step"]) == (1, "exception", "update", 12)
     assert "rank 1 ran out of memory" in report["cause"]
+    assert "self.optimiser.step()" in report["ranks"][1]["exception"]["traceback"]
     assert difference(job.run, reference) == 0
     matrix.row(
         3,
         fault="out of memory on rank 1 in the optimiser step",
         required="restarts, survives",
-        seen="reported, restarted; bit-equal end",
+        seen="reported within the optimiser's step, restarted; bit-equal end",
         **job.crash(),
     )
 
