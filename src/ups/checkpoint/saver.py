@@ -147,11 +147,10 @@ class Checkpoints:
             if self.rank == 0:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 checkpoint.recover(self.directory)
-                for leftover in self.directory.glob("*.tmp"):
-                    if leftover.is_file():  # a pointer, killed before its rename
-                        leftover.unlink()
-                    else:
-                        shutil.rmtree(leftover, ignore_errors=leftover != temporary)
+                for leftover in self.directory.glob("step_*.tmp"):
+                    shutil.rmtree(leftover, ignore_errors=leftover != temporary)
+                for leftover in self.directory.glob("[lb]*.tmp"):  # `latest` or `best`, killed before its rename
+                    leftover.unlink()
                 temporary.mkdir()
 
         def write_own() -> dict[str, dict[str, int]]:
