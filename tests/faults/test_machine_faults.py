@@ -33,7 +33,7 @@ def test_fault_17_checkpoints_and_events_that_a_full_disk_refuses_are_written_wh
     disk = Namespace("-m", f"mount -t tmpfs -o size=16m tmpfs {place.runs}", "a small disk")
     try:
         run = disk.path(place.runs / "full")
-        run.mkdir()
+        (run / STAGE).mkdir(parents=True)
         page = json.dumps({"kind": "padding"}).ljust(4095) + "\n"  # a last page with room in it would take events
         (run / STAGE / "events.jsonl").write_text(page)
         long = (f"training.steps={LONG_STEPS}", "training.validate_every=100", "training.checkpoint_every=80")

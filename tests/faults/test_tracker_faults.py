@@ -144,9 +144,11 @@ class SummaryWriter:
 
 
 __version__ = "2.19"
-writer = types.ModuleType("torch.utils.tensorboard.writer")
-writer.SummaryWriter = writer.FileWriter = SummaryWriter
-sys.modules[writer.__name__] = writer
+parts = ("summary", "summary.writer", "summary.writer.record_writer")
+for name in (*(f"tensorboard.{part}" for part in parts), "torch.utils.tensorboard.writer"):
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = []
+    module.SummaryWriter = module.FileWriter = module.RecordWriter = SummaryWriter
 """
 
 
