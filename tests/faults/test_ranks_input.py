@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from job import CONFIG, LONGEST, Place, difference, left_behind, slowness, start
+from job import CONFIG, LONGEST, STAGE, Place, difference, left_behind, slowness, start
 from ranks import free_port, run_ranks
 
 import ups
@@ -112,8 +112,9 @@ def test_more_ranks_than_gpus_are_refused(place):
 def test_a_checkpoint_of_another_model_is_refused(place, half_way):
     shutil.copytree(half_way[0].runs, place.runs)
     ended = call(place, "half", "stages.operator.width=12")
-    assert ended.code == 2 and ended.said("half belongs to another configuration (operator.width differs)")
-    (place.runs / "half" / "config.yaml").unlink()
+    assert ended.code == 2 and ended.said("operator belongs to another configuration (settings.width differs)")
+    for file in ("config.yaml", STAGE / "stage.json"):
+        (place.runs / "half" / file).unlink()
     ended = call(place, "half", "stages.operator.width=12")
     assert ended.code == 2 and ended.said("is of another model") and "the model has torch.float64" in ended.errors
 
