@@ -152,7 +152,7 @@ def test_fault_22_fewer_samples_than_ranks_and_uneven_validation(data, on_one_ra
 
 
 LITTLE = (
-    *("training.batch_size=4", "training.steps=20", "training.validate_every=10"),
+    *("training.batch_size=4", "training.sampling.mode=shares", "training.steps=20", "training.validate_every=10"),
     *("tasks.advection.make.trajectories=30", "tasks.darcy.make.trajectories=50"),
 )
 """Two samples of each task a step, 3 and 5 validation trajectories."""
