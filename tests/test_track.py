@@ -121,6 +121,25 @@ def test_the_environment_says_what_ran_and_not_who_or_where():
     assert f'"{getpass.getuser()}"' not in text
 
 
+def test_the_environment_keeps_paths_addresses_and_secrets_back(monkeypatch):
+    private = {
+        "NCCL_TOPO_FILE": "/home/ann/topo.xml",
+        "NCCL_NET_PLUGIN": "/opt/site/libplugin.so",
+        "NCCL_COMM_ID": "10.1.2.3:5000",
+        "NCCL_HOSTID": "node7",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/home/ann/runs/dump_",
+        "TORCH_HUB_TOKEN": "hunter2",
+        "UPS_RUN": "/home/ann/runs/x",
+        "UPS_FAULT": "kill at update rank 1 step 12",
+    }
+    for name, value in {**private, "WANDB_API_KEY": "hunter3", "NCCL_ALGO": "^Ring,Tree", "UPS_GRACE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    variables = environment()["variables"]
+    assert {name: variables[name] for name in private} == dict.fromkeys(private, "set")
+    assert variables["NCCL_ALGO"] == "^Ring,Tree" and variables["UPS_GRACE"] == "4"
+    assert "WANDB_API_KEY" not in variables
+
+
 def test_the_environment_names_the_commit_of_a_checkout():
     folder = Path(__file__).parents[1]
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False)

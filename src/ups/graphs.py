@@ -10,10 +10,30 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+
+
+@dataclass
+class Launches:
+    """Of this process, for whoever has to explain a CUDA error."""
+
+    recorded: int = 0
+    replayed: int = 0
+    last: Any = None
+    """What was replayed last, or is being made."""
+
+
+launches = Launches()
+
+
+def replay(graph: torch.cuda.CUDAGraph, what: Any) -> None:
+    """Replay a graph; `what` tells it from others in a crash report."""
+    launches.replayed, launches.last = launches.replayed + 1, what
+    graph.replay()
 
 
 @contextmanager
@@ -23,6 +43,7 @@ def record(stream: torch.cuda.Stream, pool: Any = None) -> Iterator[torch.cuda.C
     Garbage is not collected meanwhile: an old graph that dies spoils the one being recorded (pytorch/pytorch 161037).
     """
     graph = torch.cuda.CUDAGraph()
+    launches.recorded, launches.last = launches.recorded + 1, "a graph that was being recorded"
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -11,6 +11,8 @@ from job import Job, Place, launch
 
 import ups
 
+MACHINE = {"PYTHONPATH": str(Path(__file__).with_name("machine"))}
+"""What else is in the environment of a job says what is wrong with its machine: `machine/sitecustomize.py`."""
 LONG_STEPS = 200
 LONG = (f"training.steps={LONG_STEPS}", "training.validate_every=100", "training.checkpoint_every=20")
 """A training that lasts some seconds, so that something can happen to it from outside."""

@@ -7,29 +7,48 @@ import shutil
 
 import pytest
 from job import EVERY, STAGE, difference, start
-from machines import Namespace, start_inside
+from machines import MACHINE, Namespace, start_inside
 
 from ups import checkpoint
 
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize(("spot", "rank"), [("checkpoint_files", 1), ("checkpoint", 0)])
-def test_fault_12_sigkill_while_a_checkpoint_is_written_leaves_the_one_before(place, reference, matrix, spot, rank):
-    """Before its files are there, and when they are there but the checkpoint has no name yet."""
-    job = start(place, "written", fault=f"kill at {spot} rank {rank} step {3 * EVERY}")
+@pytest.mark.parametrize(
+    ("spot", "rank"),
+    [
+        ("before its files", 1),
+        ("within a file", 1),
+        ("after its files", 0),
+        ("at the rename", 0),
+        ("at the pointer", 0),
+    ],
+)
+def test_fault_12_a_death_while_a_checkpoint_is_written_leaves_the_one_before(place, reference, matrix, spot, rank):
+    """One that has its name is whole, whether or not `latest` has come to name it."""
+    places = {"before its files": "checkpoint_files", "after its files": "checkpoint"}
+    if spot in places:
+        job = start(place, "written", fault=f"kill at {places[spot]} rank {rank} step {3 * EVERY}")
+    else:
+        job = start(place, "written", **MACHINE, MACHINE_DIES=f"{rank} {spot}")
     assert job.wait() == 0, job.said()
     (step,) = (event["step"] for event in job.events("resumed"))
-    assert EVERY <= step < 3 * EVERY  # one that is due while another is written comes a little later
+    if spot == "at the pointer":
+        assert step >= 3 * EVERY
+    else:
+        assert step >= EVERY  # one that is due while another is written comes a little later
+        assert spot not in places or step < 3 * EVERY
     (report,) = job.reports()
-    assert report["rank"] == rank and "SIGKILL" in report["what"]
+    how = "SIGXFSZ" if spot == "within a file" else "SIGKILL"
+    assert report["rank"] == rank and how in report["what"]
     assert list((job.stage / "checkpoints").glob("*.tmp")) == []
     assert difference(job.run, reference) == 0
     matrix.row(
         12,
-        fault=f"SIGKILL of rank {rank} {'before' if 'files' in spot else 'after'} it wrote its files of a checkpoint",
+        fault=f"{how} of rank {rank} while a checkpoint is written: {spot}",
         required="older good one used",
-        seen=f"restarted from step {step}, the one before; bit-equal end",
+        seen=f"restarted from step {step}, {'which is whole' if spot == 'at the pointer' else 'the one before'}; "
+        "bit-equal end",
         **job.crash(),
     )
 

@@ -72,9 +72,11 @@ def trains_alone(job: Job, since: float) -> float:
     return time.monotonic() - since
 
 
-def lose(job: Job, rank: int) -> None:
-    """A whole node at once: its supervisor and its rank."""
+def lose(node: Namespace, job: Job, rank: int, silent: bool = True) -> None:
+    """A whole node at once, its supervisor and its rank; a machine that is `silent` closes no connection."""
     job.reach(CUT_AT, rank)
+    if silent:
+        node.do("ip link set cable down")
     job.process.kill()
     os.kill(job.last[0, rank].pid, signal.SIGKILL)
 
@@ -126,23 +128,29 @@ def test_fault_23_a_node_cut_off_stops_by_itself_and_the_host_goes_on_alone(node
     )
 
 
-def test_fault_23_the_host_goes_on_alone_when_the_other_node_is_lost_for_good(jobs, long_reference, matrix):
+@pytest.mark.parametrize("silent", [True, False])
+def test_fault_23_the_host_goes_on_alone_when_the_other_node_is_lost_for_good(
+    nodes, jobs, long_reference, matrix, silent
+):
     host, other = jobs
     host.reach(CUT_AT)
     lost = time.monotonic()
-    lose(other, 1)
+    lose(nodes[1], other, 1, silent)
     again = trains_alone(host, lost)
     assert again < 120
     assert ended(host) == 0, host.said()
     assert left_behind(host.run) == []
     (report,) = host.reports()
-    assert report["kind"] == "connection" and "look at the network and the other nodes" in report["cause"]
+    if silent:
+        assert report["kind"] == "lost" and report["what"].startswith("node 1 gives no sign")
+    else:
+        assert report["kind"] == "connection" and "look at the network and the other nodes" in report["cause"]
     gap = difference(host.run, long_reference, LONG_STEPS)
     assert gap <= ROUNDING
     (resumed,) = host.events("resumed")
     matrix.row(
         23,
-        fault="the other node is lost for good",
+        fault=f"the other node is lost for good: {'power failure, silent' if silent else 'all its processes killed'}",
         required="goes on with the rest in under 120 s",
         seen=f"the host went on alone and ended {gap:.0e} from the undisturbed run",
         detect=report["seconds_to_detect"],
@@ -151,11 +159,13 @@ def test_fault_23_the_host_goes_on_alone_when_the_other_node_is_lost_for_good(jo
     )
 
 
-def test_fault_23_the_other_node_stops_when_the_host_is_lost_and_both_resume(start_both, jobs, long_reference, matrix):
+def test_fault_23_the_other_node_stops_when_the_host_is_lost_and_both_resume(
+    nodes, start_both, jobs, long_reference, matrix
+):
     host, other = jobs
     host.reach(CUT_AT)
     lost = time.monotonic()
-    lose(host, 0)
+    lose(nodes[0], host, 0)
     assert ended(other) == 75
     stopped = time.monotonic() - lost
     assert left_behind(host.run) == []
@@ -165,13 +175,14 @@ def test_fault_23_the_other_node_stops_when_the_host_is_lost_and_both_resume(sta
         f"stopped: the node that hosts {RENDEZVOUS} is lost or cannot be reached; start all again to resume"
     )
     at = max(heartbeat.step for heartbeat in host.last.values())
+    nodes[0].do("ip link set cable up")
     resumed = start_both()
     assert [ended(job) for job in resumed] == [0, 0], [job.said() for job in resumed]
     assert difference(host.run, long_reference, LONG_STEPS) == 0
     (event,) = host.events("resumed")
     matrix.row(
         23,
-        fault="the node that hosts the rendezvous is lost",
+        fault="the node that hosts the rendezvous is lost: power failure, silent",
         required="clean stop, “resume”",
         seen="the other node stopped with exit code 75 and “resume”; the same commands again ended bit-equal",
         detect=stopped,

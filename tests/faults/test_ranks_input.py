@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from job import CONFIG, LONGEST, Place, difference, left_behind, slowness, start
+from job import CONFIG, LONGEST, STAGE, Place, difference, left_behind, slowness, start
 from ranks import free_port, run_ranks
 
 import ups
@@ -110,8 +112,9 @@ def test_more_ranks_than_gpus_are_refused(place):
 def test_a_checkpoint_of_another_model_is_refused(place, half_way):
     shutil.copytree(half_way[0].runs, place.runs)
     ended = call(place, "half", "stages.operator.width=12")
-    assert ended.code == 2 and ended.said("half belongs to another configuration (operator.width differs)")
-    (place.runs / "half" / "config.yaml").unlink()
+    assert ended.code == 2 and ended.said("operator belongs to another configuration (settings.width differs)")
+    for file in ("config.yaml", STAGE / "stage.json"):
+        (place.runs / "half" / file).unlink()
     ended = call(place, "half", "stages.operator.width=12")
     assert ended.code == 2 and ended.said("is of another model") and "the model has torch.float64" in ended.errors
 
@@ -121,6 +124,20 @@ def test_a_number_of_ranks_that_divides_nothing_works(place, reference):
     job = start(place, "three", ranks=3)
     assert job.wait() == 0, job.said()
     assert difference(job.run, reference) <= 1e-10
+
+
+@pytest.mark.faults
+def test_what_a_run_writes_of_its_environment_holds_no_path_and_no_secret(place):
+    given = {
+        "NCCL_TOPO_FILE": str(place.runs),
+        "NCCL_NET_PLUGIN": f"{Path.home()}/plugin.so",
+        "UPS_API_TOKEN": "hunter2",
+    }
+    job = start(place, "private", "training.steps=4", WANDB_API_KEY="hunter3", NCCL_ALGO="Ring", **given)
+    assert job.wait() == 0, job.said()
+    text = (job.run / "env.json").read_text()
+    assert re.findall(r"""(?<![\w.])/\w[^\s",]*""", text) == [] and "hunter" not in text and platform.node() not in text
+    assert job.json("env.json")["variables"] | {"NCCL_ALGO": "Ring"} == job.json("env.json")["variables"]
 
 
 @pytest.mark.faults

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from job import EVERY, difference, start
-from machines import LONG, LONG_STEPS
+from machines import LONG, LONG_STEPS, MACHINE
 
 from ups import checkpoint
 
 pytestmark = pytest.mark.faults
-
-MACHINE = {"PYTHONPATH": str(Path(__file__).with_name("machine"))}
 
 
 @pytest.mark.limit(240)

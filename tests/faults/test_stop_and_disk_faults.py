@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from job import EVERY, STAGE, difference, left_behind, start
-from machines import LONG, LONG_STEPS, Namespace, fill, start_inside
+from machines import LONG, LONG_STEPS, MACHINE, Namespace, fill, start_inside
 
 from ups import checkpoint
 
 pytestmark = [pytest.mark.faults, pytest.mark.limit(240)]
 
-MACHINE = {"PYTHONPATH": str(Path(__file__).with_name("machine"))}
 REQUIRED = "75 and saved where possible, else the truth"
 
 

@@ -6,17 +6,20 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import pytest
 import torch
-from job import STAGE
+from job import Job, Place, difference, start
+from machines import LONG, LONG_STEPS, Namespace, fill, start_inside
 
 from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.splits import content_hashes
 from ups.data.prepare.statistics import statistics
 from ups.data.sampler import Sampler
+from ups.durable import seal, unseal
 from ups.equations import Advection
 from ups.errors import UserError
 from ups.fields import Batch, Header
@@ -25,11 +28,11 @@ from ups.store.fields import FieldStore
 from ups.store.layout import StoreDamaged
 from ups.store.read import ArrayStore
 from ups.store.verify import verify
-from ups.track.jsonl import read_events
 
 pytestmark = pytest.mark.faults
 
 REQUIRED = "found at first read or by verify; rebuilt or refused"
+ADVECTION = "1D_Advection_Sols_beta0.4.hdf5"
 WAVES = Advection(points=32, beta=0.4, frames=9, duration=0.8)
 
 
@@ -98,7 +101,7 @@ def whole(store: FieldStore) -> torch.Tensor:
 
 
 @pytest.mark.smoke
-def test_fault_14_a_flipped_byte_is_found_at_first_read_and_its_shard_alone_rebuilt(store, matrix):
+def test_fault_14_a_flipped_byte_is_found_at_first_read_and_its_shard_alone_rebuilt(store):
     before = contents(store)
     good = whole(built(store, Solved()))
     bad = shard(store, 3)
@@ -109,23 +112,11 @@ def test_fault_14_a_flipped_byte_is_found_at_first_read_and_its_shard_alone_rebu
     data = Solved()
     training = built(store, data)
     data.asked.clear()
-    began = time.monotonic()
     with pytest.warns(UserWarning, match=rf"{bad.name}.*written again from the data") as caught:
         again = whole(training)
-    seconds = time.monotonic() - began
     assert torch.equal(again, good) and len(caught) == 1
     assert data.asked == [(12, 15)]
     assert contents(store) == before and verify(store) == []
-    matrix.row(
-        14,
-        fault="one flipped byte in a shard of the array store",
-        required=REQUIRED,
-        seen="found at first read and by verify; that shard alone rebuilt from the data, with a warning; training "
-        "goes on with the same numbers",
-        detect=0.0,
-        recover=seconds,
-        repeated=0,
-    )
 
 
 def test_fault_14_a_flipped_byte_in_the_parameters_is_mended_when_the_store_is_opened(store):
@@ -135,39 +126,31 @@ def test_fault_14_a_flipped_byte_in_the_parameters_is_mended_when_the_store_is_o
     assert torch.equal(opened.parameters[:, 0], torch.full((24,), 0.4)) and verify(store) == []
 
 
-def test_fault_14_a_run_that_meets_a_flipped_byte_trains_as_if_there_were_none(tmp_path, matrix):
-    """From the command line: a second run on a damaged copy of the first one's data ends with the same losses."""
-    runs = tmp_path / "runs"
-    overrides = [
-        "tasks.advection.make.trajectories=12",
-        "tasks.burgers.make.trajectories=6",
-        "tasks.darcy.make.trajectories=8",
-        "tasks.darcy.make.settings.points=16",
-        *("stages.operator.width=8", "stages.operator.depth=1", "stages.operator.modes=4", "stages.operator.head=4"),
-        *("training.steps=20", "training.warmup=2", "training.rollout=[[0,1]]", "data.workers=1", "runtime.threads=1"),
-        "runtime.device=cpu",
-    ]
+@pytest.fixture
+def stored(place: Place, reference: Path) -> Path:
+    """The store that the undisturbed run has left, in the directory of a run that is yet to begin."""
+    return shutil.copytree(reference / "store", place.runs / "stored" / "store")
 
-    def train(name: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ups", "train", "quickstart", *overrides, "--runs", str(runs), f"name={name}"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
 
-    train("good")
-    for folder in ("data", "store"):
-        shutil.copytree(runs / "good" / folder, runs / "bad" / folder)
-    bad = shard(runs / "bad" / "store" / "burgers", 0)
+def warned(job: Job) -> str:
+    """What the ranks said to their logs."""
+    return "".join((job.run / "logs" / f"rank{rank}.log").read_text() for rank in range(2))
+
+
+def test_fault_14_a_job_that_meets_a_flipped_byte_trains_as_if_there_were_none(stored, place, reference, matrix):
+    bad = shard(stored / "advection", 0)
     flip(bad)
-    run = train("bad")
-    assert bad.name in run.stderr and "written again from the data" in run.stderr
-    assert verify(runs / "bad" / "store" / "burgers") == []
-    events = [read_events(runs / name / STAGE / "events.jsonl") for name in ("good", "bad")]
-    losses, scores = ([[e[key] for e in run if key in e] for run in events] for key in ("loss", "score"))
-    assert losses[0] == losses[1] and scores[0] == scores[1] and losses[0] and scores[0]
+    assert bad.name in verify(stored / "advection")[0]
+    job = start(place, "stored")
+    assert job.wait() == 0, job.said()
+    assert bad.name in warned(job) and "it is written again from the data" in warned(job)
+    assert bad.read_bytes() == (reference / "store" / "advection" / bad.name).read_bytes()
+    assert job.reports() == [] and difference(job.run, reference) == 0
     matrix.row(
         14,
-        fault="the same, met by `ups train`",
+        fault="one flipped byte in a shard of the array store",
         required=REQUIRED,
-        seen="rebuilt, with a warning; bit-equal losses and validation errors",
+        seen="found at first read, and by verify; rebuilt from the data, with a warning; bit-equal end",
         repeated=0,
     )
 
@@ -186,39 +169,44 @@ def test_fault_14_damage_that_cannot_be_mended_is_refused_with_the_remedy(store,
     assert contents(store) == damaged != before
     matrix.row(
         14,
-        fault="the same, and the data have changed",
+        fault="the same, and the data have changed since the job began (asked of the store itself)",
         required=REQUIRED,
         seen="refused; the sentence says to remove the store and run the same command again",
     )
 
 
-def test_fault_15_a_truncated_or_lost_shard_is_found_on_opening_and_rebuilt(store, matrix):
+def test_fault_15_a_truncated_or_lost_shard_is_found_on_opening_and_rebuilt(store):
     before = contents(store)
     cut, gone = shard(store, 1), shard(store, 4)
     cut.write_bytes(cut.read_bytes()[:-5])
     gone.unlink()
-    began = time.monotonic()
     with pytest.raises(StoreDamaged, match=cut.name):
         ArrayStore.open(store)
-    detect = time.monotonic() - began
     assert len(verify(store)) == 2
     data = Solved()
-    began = time.monotonic()
     built(store, data)
-    seconds = time.monotonic() - began
     assert (4, 7) in data.asked and (16, 19) in data.asked and contents(store) == before
+
+
+def test_fault_15_a_job_rebuilds_a_truncated_and_a_lost_shard(stored, place, reference, matrix):
+    cut, gone = shard(stored / "advection", 0), shard(stored / "darcy", 0, "static")
+    cut.write_bytes(cut.read_bytes()[:-5])
+    gone.unlink()
+    job = start(place, "stored")
+    assert job.wait() == 0, job.said()
+    for file in (cut, gone):
+        assert file.read_bytes() == (reference / "store" / file.parent.name / file.name).read_bytes()
+    assert job.reports() == [] and difference(job.run, reference) == 0
     matrix.row(
         15,
         fault="a shard truncated, another one lost",
         required=REQUIRED,
-        seen="both found on opening; these two alone rebuilt by the start of the next run",
-        detect=detect,
-        recover=seconds,
+        seen="both rebuilt at the start; bit-equal end",
         repeated=0,
     )
 
 
-def test_fault_15_a_shard_truncated_while_training_runs_is_rebuilt(store, matrix):
+def test_fault_15_a_shard_truncated_after_the_store_was_opened_is_rebuilt(store):
     before, training = contents(store), built(store, Solved())
     good = WAVES.solve(0, range(24)).values / training.normaliser.statistics.channels["u"].rms
     cut = shard(store, 5)
@@ -227,48 +215,97 @@ def test_fault_15_a_shard_truncated_while_training_runs_is_rebuilt(store, matrix
         again = whole(training)
     torch.testing.assert_close(again, good.float())
     assert contents(store) == before
+
+
+def test_fault_15_a_job_survives_a_shard_that_is_truncated_while_it_trains(place, long_reference, matrix):
+    """Its pages are mapped: the next touch of one that is gone is a SIGBUS."""
+    job = start(place, "cut", *LONG)
+    job.reach(50)
+    cut = shard(job.run / "store" / "advection", 0)
+    with cut.open("r+b") as file:
+        file.truncate(100)
+    assert job.wait() == 0, job.said()
+    report = job.reports()[0]
+    assert report["kind"] == "signal" and "SIGBUS" in report["what"] and "a cut file" in report["cause"]
+    assert cut.read_bytes() == (long_reference / "store" / "advection" / cut.name).read_bytes()
+    assert difference(job.run, long_reference, LONG_STEPS) == 0
     matrix.row(
         15,
-        fault="a shard truncated after the store was opened",
+        fault="a shard truncated in mid-training",
         required=REQUIRED,
-        seen="found at first read; that shard alone rebuilt",
-        detect=0.0,
-        repeated=0,
+        seen=f"report: {report['what']}; restarted, rebuilt; bit-equal end",
+        **job.crash(),
     )
 
 
-def test_fault_15_a_truncated_index_is_refused_with_the_remedy(store):
-    index = store / "index.json"
+def test_fault_15_a_truncated_index_is_refused_with_the_remedy(stored, place, reference, matrix):
+    index = stored / "advection" / "index.json"
     index.write_bytes(index.read_bytes()[:-40])
-    with pytest.raises(StoreDamaged, match=rf"index\.json is damaged.*remove {store} and run the same command again"):
-        built(store, Solved())
-    shutil.rmtree(store)
-    assert verify(built(store, Solved()).store.path) == []
+    refused_until_it_is_removed(stored, place, reference, "index.json is damaged")
+    matrix.row(15, fault="the store's index truncated", required=REQUIRED, seen=REFUSED)
 
 
-@pytest.mark.parametrize("stale", ["codec", "statistics", "format"])
-def test_fault_16_a_stale_store_is_refused_and_left_alone(store, stale, monkeypatch, matrix):
-    before, data = contents(store), Solved()
+REFUSED = "one sentence, exit 2, no step, nothing changed; once it is removed, as the sentence says: bit-equal end"
+
+
+def refused_until_it_is_removed(stored: Path, place: Place, reference: Path | None, why: str) -> None:
+    """The same command, before and after the user does what it says; `reference` where the data are what they were."""
+    path = stored / "advection"
+    before = contents(path)
+    job = start(place, "stored")
+    assert job.wait() == 2, job.said()
+    said = job.said().strip().splitlines()[-1]
+    assert why in said and f"remove {path} and run the same command again" in said
+    assert contents(path) == before and not job.stage.exists()
+    shutil.rmtree(path)
+    job = start(place, "stored")
+    assert job.wait() == 0, job.said()
+    assert job.reports() == [] and verify(path) == []
+    if reference is not None:
+        assert difference(job.run, reference) == 0
+
+
+@pytest.mark.parametrize("stale", ["codec", "format"])
+def test_fault_16_a_store_of_another_program_is_refused(stored, place, reference, matrix, stale):
+    """Its index says what another version of ups would have written."""
+    index = stored / "advection" / "index.json"
+    content = unseal(index.read_bytes())
+    content |= {"key": "0" * 32} if stale == "codec" else {"version": layout.VERSION + 1}
+    index.write_bytes(seal(content))
+    why = "holds a store of other" if stale == "codec" else "has format version"
+    refused_until_it_is_removed(stored, place, reference, why)
+    matrix.row(16, fault=f"a stale store: another {stale}", required=REQUIRED, seen=REFUSED)
+
+
+def test_fault_16_a_store_of_other_statistics_is_refused(stored, place, data_root, matrix):
+    """Only later frames have changed since it was built: what identifies a trajectory is the same, its scale is not."""
+    own = replace(place, data=shutil.copytree(data_root, place.runs.parent / "own"))
+    with h5py.File(own.data / ADVECTION, "r+") as file:
+        file["tensor"][:, 1:] = 1.5 * file["tensor"][:, 1:]
+    refused_until_it_is_removed(stored, own, None, "holds a store of other")
+    matrix.row(
+        16,
+        fault="a stale store: other statistics (all frames but the first have changed)",
+        required=REQUIRED,
+        seen=REFUSED.rpartition(":")[0] + ": finished",
+    )
+
+
+@pytest.mark.parametrize("stale", ["codec", "data", "statistics", "format"])
+def test_fault_16_a_stale_store_is_refused_and_left_alone(store, stale, monkeypatch):
+    before, data = contents(store), Solved(seed=1 if stale == "data" else 0)
     if stale == "codec":
         monkeypatch.setattr(fields, "CODEC", fields.CODEC + 1)
     elif stale == "statistics":
-        data = Solved(seed=1)
-    else:
+        data.batch.values[:, 1:] *= 1.5
+        assert content_hashes(data) == content_hashes(Solved())
+    elif stale == "format":
         monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
-    began = time.monotonic()
     with pytest.raises(UserError, match=rf"remove {store} and run the same command again"):
         built(store, data)
-    seconds = time.monotonic() - began
     assert contents(store) == before
     shutil.rmtree(store)
     assert verify(built(store, data).store.path) == []
-    matrix.row(
-        16,
-        fault=f"a stale store: another {stale}",
-        required=REQUIRED,
-        seen="refused before any step, nothing changed; rebuilt once it is removed, as the sentence says",
-        detect=seconds,
-    )
 
 
 FULL_DISK = """
@@ -375,7 +412,7 @@ def test_fault_17_store_a_disk_that_fills_up_stops_the_build_which_can_be_resume
     assert seen["asked"] == list(range(32, 64, 4)) and seen["problems"] == []
     matrix.row(
         17,
-        fault="the disk fills up while the array store is built",
+        fault="the disk fills up while the array store is built (asked of the store itself)",
         required="store build: stops, resumable",
         seen="stops with one sentence; the 8 finished shards of 16 are kept and only the others made on the next call",
         detect=seen["stopped"],
@@ -383,14 +420,31 @@ def test_fault_17_store_a_disk_that_fills_up_stops_the_build_which_can_be_resume
     )
 
 
-def test_fault_17_events_wait_in_memory_while_the_disk_is_full(on_a_small_disk, matrix):
+def test_fault_17_a_job_without_any_room_stops_and_goes_on_when_there_is(place, reference, matrix):
+    place.runs.mkdir()
+    disk = Namespace("-m", f"mount -t tmpfs -o size=16m tmpfs {place.runs}", "a small disk")
+    try:
+        ballast = disk.path(place.runs / "ballast")
+        fill(ballast)
+        job = start_inside(disk, place, "stored")
+        assert job.wait() == 2, job.said()
+        said = job.said().strip()
+        assert said.startswith("error: ") and "\n" not in said and said.endswith("No space left on device")
+        ballast.unlink()
+        again = start_inside(disk, place, "stored")
+        assert again.wait() == 0, again.said()
+        assert difference(again.run, reference) == 0
+    finally:
+        disk.end()
+    matrix.row(
+        17,
+        fault="the disk is full when a job is started",
+        required="stops, resumable",
+        seen=f"exit 2: “{said}”; with room, the same command again: bit-equal end".replace(str(place.runs), "…"),
+    )
+
+
+def test_fault_17_events_wait_in_memory_while_the_disk_is_full(on_a_small_disk):
     seen = on_a_small_disk("events")
     assert len(seen["warnings"]) == 1 and "wait in memory" in seen["warnings"][0]
     assert seen["while_full"] < 100 and seen["steps"] == list(range(201))
-    matrix.row(
-        17,
-        fault="the disk is full while events are written",
-        required="events: kept in memory, one warning",
-        seen=f"{201 - seen['while_full']} events waited, one warning, all written in order once there was room",
-        repeated=0,
-    )

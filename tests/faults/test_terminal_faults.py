@@ -12,19 +12,21 @@ import threading
 from dataclasses import replace
 
 import pytest
-from job import STEPS, Job, difference, start
+from job import Job, difference, start
+from machines import LONG, LONG_STEPS
 
 from ups import checkpoint
 
 pytestmark = pytest.mark.faults
 
 
-def start_on(place, name, stream, **how) -> Job:
+def start_on(place, name, stream, overrides=(), **how) -> Job:
     """`ups train` whose output is a file descriptor, which this process then has no more."""
     place.runs.mkdir(exist_ok=True)
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("UPS_", "TORCHELASTIC"))}
+    command = place.command(name, *overrides)
     process = subprocess.Popen(
-        place.command(name), stdin=stream, stdout=stream, stderr=stream, env=variables, start_new_session=True, **how
+        command, stdin=stream, stdout=stream, stderr=stream, env=variables, start_new_session=True, **how
     )
     os.close(stream)
     return Job(process, place.runs / name, place.runs / f"{name}.out")
@@ -39,20 +41,20 @@ def read_all(descriptor: int) -> None:
         return
 
 
-def test_fault_31_closing_the_terminal_saves_and_the_same_command_goes_on(place, reference, matrix):
+def test_fault_31_closing_the_terminal_saves_and_the_same_command_goes_on(place, long_reference, matrix):
     ours, theirs = pty.openpty()
-    job = start_on(place, "closed", theirs, preexec_fn=lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0))
+    job = start_on(place, "closed", theirs, LONG, preexec_fn=lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0))
     threading.Thread(target=read_all, args=(ours,), daemon=True).start()
     job.reach(8)
     os.close(ours)
     assert job.wait() == 75
     step = checkpoint.steps(job.stage / "checkpoints")[-1]
     outcome = job.json("outcome.json")
-    assert outcome["state"] == "stopped" and f"step {step} of {STEPS} is saved" in outcome["reason"]
-    again = start(place, "closed")
+    assert outcome["state"] == "stopped" and f"step {step} of {LONG_STEPS} is saved" in outcome["reason"]
+    again = start(place, "closed", *LONG)
     assert again.wait() == 0, again.said()
     assert [event["step"] for event in again.events("resumed")] == [step]
-    assert difference(again.run, reference) == 0
+    assert difference(again.run, long_reference, LONG_STEPS) == 0
     matrix.row(
         31,
         fault="the terminal of a job is closed",

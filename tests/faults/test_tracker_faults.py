@@ -13,6 +13,7 @@ from statistics import median
 
 import pytest
 from job import difference, slowness, start
+from machines import LONG, LONG_STEPS
 
 import ups
 from ups.track import background
@@ -79,7 +80,7 @@ def test_fault_20_a_tracker_that_raises_or_hangs_costs_nothing_and_gets_its_back
     assert len(caught) == (1 if tracker is Failing else 0)
     matrix.row(
         20,
-        fault="a tracker raises" if tracker is Failing else "a tracker hangs",
+        fault=f"a tracker {'raises' if tracker is Failing else 'hangs'}, then is repaired (asked of its thread itself)",
         required=REQUIRED,
         seen=f"an event handed over in {max(0.0, event[1] - event[0]) * 1e6:.0f} µs beyond the diary's own "
         f"{event[0] * 1e6:.0f} µs; {'one warning; ' if tracker is Failing else ''}all {EVENTS} delivered in order",
@@ -118,5 +119,59 @@ def test_fault_20_a_job_whose_tracker_raises_or_hangs_ends_like_one_without(
         required=REQUIRED,
         seen=f"bit-equal end; {closing:.1f} s from the last event to the end of the command; {len(kept)} events "
         "named as not delivered, all in events.jsonl",
+        repeated=0,
+    )
+
+
+REPAIRED = """
+import os, sys, types
+
+if not os.path.exists(os.environ["REPAIRED"]):
+    raise ConnectionError("no route to the tracker")
+
+
+class SummaryWriter:
+    def __init__(self, *arguments, **more):
+        self.file = open(os.environ["REPAIRED"], "a")
+
+    def add_scalar(self, name, number, step):
+        self.file.write(f"{name} {step}\\n")
+
+    def flush(self):
+        self.file.flush()
+
+    close = flush
+
+
+__version__ = "2.19"
+parts = ("summary", "summary.writer", "summary.writer.record_writer")
+for name in (*(f"tensorboard.{part}" for part in parts), "torch.utils.tensorboard.writer"):
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = []
+    module.SummaryWriter = module.FileWriter = module.RecordWriter = SummaryWriter
+"""
+
+
+def test_fault_20_a_job_whose_tracker_is_repaired_delivers_what_waited(tmp_path, place, long_reference, matrix):
+    package, repaired = tmp_path / "packages" / "tensorboard", tmp_path / "repaired"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(REPAIRED)
+    path = os.pathsep.join([str(package.parent), str(Path(ups.__file__).parents[1])])
+    job = start(place, "repaired", *LONG, "runtime.tracking=[tensorboard]", PYTHONPATH=path, REPAIRED=str(repaired))
+    job.reach(100)
+    assert not repaired.exists()
+    repaired.touch()
+    assert job.wait() == 0, job.said()
+    got = [line.split() for line in repaired.read_text().splitlines()]
+    steps = [int(step) for name, step in got if name == "step/loss"]
+    assert steps == list(range(20, LONG_STEPS + 1, 20)) and ["validation/score", "100"] in got
+    log = (job.run / "logs" / "rank0.log").read_text()
+    assert log.count("tensorboard fails (no route to the tracker)") == 1 and "not delivered" not in log
+    assert job.reports() == [] and difference(job.run, long_reference, LONG_STEPS) == 0
+    matrix.row(
+        20,
+        fault="the tracker of a job on two ranks raises until it is repaired at step 100",
+        required=REQUIRED,
+        seen="one warning; all events delivered in order, those from before too; bit-equal end",
         repeated=0,
     )

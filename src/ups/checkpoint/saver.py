@@ -149,6 +149,8 @@ class Checkpoints:
                 checkpoint.recover(self.directory)
                 for leftover in self.directory.glob("step_*.tmp"):
                     shutil.rmtree(leftover, ignore_errors=leftover != temporary)
+                for leftover in self.directory.glob("[lb]*.tmp"):  # `latest` or `best`, killed before its rename
+                    leftover.unlink()
                 temporary.mkdir()
 
         def write_own() -> dict[str, dict[str, int]]:

@@ -27,7 +27,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ups.fields import Grid
-from ups.graphs import first_cause, record
+from ups.graphs import first_cause, record, replay
 from ups.models.propagator import Propagator
 
 EAGER_STEPS = 2
@@ -133,7 +133,7 @@ class Graphs:
                 self._met[shape] += 1
                 return compute(inputs)
             torch._foreach_copy_(recording.inputs, inputs)  # pyright: ignore[reportPrivateImportUsage]
-            recording.graph.replay()
+            replay(recording.graph, ("rollout", *shape))
             return recording.state.clone()
 
     def _record(self, shape: tuple, compute: Callable[[list[Tensor]], Tensor], inputs: list[Tensor]) -> None:

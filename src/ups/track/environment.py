@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,6 +13,10 @@ from typing import Any
 PACKAGES = ("universal-physics-stack", "numpy", "h5py", "pydantic", "safetensors", "einops", "matplotlib")
 VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 FAMILIES = ("NCCL_", "TORCH_", "GLOO_", "UPS_")
+KEPT_BACK = "set"
+"""Instead of a value that may be a path, an address or a secret."""
+_PLAIN = re.compile(r"[\w,:=+^-]{,40}", re.ASCII)
+_PRIVATE = re.compile(r"HOST|KEY|TOKEN|SECRET|PASS|CREDENTIAL|USER")
 
 
 def environment() -> dict[str, Any]:
@@ -30,13 +35,18 @@ def environment() -> dict[str, Any]:
             "cuda": torch.version.cuda,
             "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
         },
-        "variables": {name: value for name, value in sorted(os.environ.items()) if _matters(name)},
+        "variables": {name: _shown(name, value) for name, value in sorted(os.environ.items()) if _matters(name)},
     }
 
 
 def _matters(name: str) -> bool:
-    """Whether a variable can change what a run does; those that name files and folders would tell of the place."""
-    return name in VARIABLES or (name.startswith(FAMILIES) and not name.endswith(("FILE", "DIR", "HOME", "PATH")))
+    """Whether a variable can change what a run does."""
+    return name in VARIABLES or name.startswith(FAMILIES)
+
+
+def _shown(name: str, value: str) -> str:
+    """A plain word, number or list of them; of anything else only that it is set."""
+    return value if _PLAIN.fullmatch(value) and not _PRIVATE.search(name) else KEPT_BACK
 
 
 def software() -> str:

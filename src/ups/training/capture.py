@@ -27,7 +27,7 @@ from ups.distributed.faults import injection
 from ups.distributed.runtime.start import Runtime
 from ups.distributed.vote import is_out_of_memory
 from ups.errors import UserError
-from ups.graphs import first_cause, record
+from ups.graphs import first_cause, launches, record, replay
 from ups.rollout.captured import rounding
 from ups.training.step import Gradients, MicroBatch, Step, Sums
 
@@ -183,19 +183,20 @@ class CapturedStep:
         recording = self._current = self.recordings[signature]
         self.eager.of_tasks = recording.of_tasks
         recording.inputs.fill(micros)
-        recording.gradients.replay()
+        replay(recording.gradients, ("gradients", *signature))
         return recording.sums
 
     def update(self, step: int, learning_rate: float) -> Float[Tensor, ""] | Later:
         if self._current is None:
             return self.eager.update(step, learning_rate)
         self.eager.schedule(step, learning_rate)
-        self._current.update.replay()
+        replay(self._current.update, "an update")
         return Later(self._current.norm)
 
     def _record(self, micros: Sequence[MicroBatch], runtime: Runtime) -> RecordedStep | None:
         """Both functions as graphs for steps of this shape; None where they cannot be captured."""
         runtime.heartbeat.mark("first step")  # its deadline: like the first of all, it is much slower than later ones
+        launches.last = ("eager passes before a recording", *_signature(micros))
         inputs = StepInputs(micros)
         inputs.fill(micros)
         outside = torch.cuda.current_stream()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -302,7 +303,9 @@ class Trainer:
             )
         self.micro[task] = self.micro[task] // 2
         self.stepper.forget()  # steps of the old sizes will not come again, and what is theirs is needed
-        self.events.write("out_of_memory", step=self.state.step, task=task, micro_batch=self.micro[task])
+        step, size = self.state.step, self.micro[task]
+        warnings.warn(f"out of memory in step {step}: from now on {size} of {task} at a time", stacklevel=2)
+        self.events.write("out_of_memory", step=step, task=task, micro_batch=size)
 
     def _compare_replicas(self) -> None:
         frozen = {f"model.{name}" for name, p in self.model.named_parameters() if not p.requires_grad}

@@ -110,10 +110,10 @@ def _memory() -> dict[str, Any]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return memory
+    memory |= {"cuda_allocated": torch.cuda.memory_allocated(), "cuda_reserved": torch.cuda.memory_reserved()}
     try:
         free, total = torch.cuda.mem_get_info()
         memory |= {"cuda_free": free, "cuda_total": total}
-        memory |= {"cuda_allocated": torch.cuda.memory_allocated(), "cuda_reserved": torch.cuda.memory_reserved()}
     except RuntimeError as error:  # after some GPU errors no question to the device is answered any more
         memory["cuda"] = f"cannot be asked: {error}"
     return memory

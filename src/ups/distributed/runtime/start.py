@@ -32,6 +32,7 @@ from torch.distributed.distributed_c10d import _get_default_store as _default_st
 
 from ups.distributed.ballots import Ballots
 from ups.distributed.faults import crash, injection
+from ups.distributed.faults.cuda_errors import cuda_errors
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.distributed.faults.watchdog import watching
 from ups.distributed.launch.outcome import supervised
@@ -154,7 +155,7 @@ class Runtime:
                 first = ranks.rank - ranks.local_rank
                 node = range(first, first + ranks.local_size)
                 watchdog = watching(directory, ranks.rank, node, ranks.attempt, config.deadline)
-            with watchdog:
+            with watchdog, cuda_errors(device, directory, ranks.rank, ranks.attempt):
                 yield runtime
         # Reached only without an exception: after one, peers may never answer again.
         if ranks.launched:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ups.equations.schemes.fused import recordable
-from ups.graphs import record
+from ups.graphs import record, replay
 
 _MOST = 128
 """So many graphs are kept on a GPU; before another one is recorded, all of them go."""
@@ -66,7 +66,7 @@ class _Graphs:
             for place, tensor in zip(recording.state, state, strict=True):
                 place.copy_(tensor)
             for _ in range(times):
-                recording.graph.replay()
+                replay(recording.graph, ("solver", *shape))
             return tuple(place.clone() for place in recording.state)
 
     def _record(self, key: Hashable, shape: Hashable, step: Callable[..., State], state: State) -> None:
