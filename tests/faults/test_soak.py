@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import time
+
 import pytest
+from job import start
 from soak import count_faults, soak, table
 from storm import IN_STEP, KINDS, plan
 
@@ -40,3 +44,20 @@ def test_a_seed_repeats_its_storm_and_every_kind_of_fault_comes_up():
         assert steps == sorted(set(steps))
         inside = [d for d in made.disturbances if d.attempt is not None]
         assert all(d.faults[0].kind in IN_STEP and d.faults[0].rank != d.faults[1].rank for d in inside if d.faults[1:])
+
+
+@pytest.mark.faults
+def test_fault_11_more_signals_while_a_job_is_leaving_do_not_take_its_exit_code(place, matrix):
+    """The soak met this: two times SIGTERM, the second when all was saved and the process about to end."""
+    job = start(place, "asked")
+    job.reach(12)
+    while job.process.poll() is None:
+        job.process.send_signal(signal.SIGTERM)
+        time.sleep(0.01)
+    assert job.process.returncode == 75, job.said()
+    matrix.row(
+        11,
+        fault="SIGTERM to the supervisor, a hundred times a second until it has left",
+        required="saved, exit 75, resumes bit-equal",
+        seen="exit 75",
+    )
