@@ -48,7 +48,13 @@ def restored(folder: Path, runtime: RuntimeConfig | None = None) -> Stage:
     """The stage of a folder (`RUN/stages/NAME`, or an export), with the weights that validation chose."""
     tensors, manifest = checkpoint.load(best_checkpoint(folder), ("model.", "ema."))
     content = manifest.content
-    stage = _built(content, folder, runtime or RuntimeConfig())
+    try:
+        stage = _built(content, folder, runtime or RuntimeConfig())
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+        raise UserError(
+            f"the checkpoint {manifest.path} describes no model that this version knows ({type(error).__name__}: "
+            f"{str(error)[:200]}); use the version it was made with"
+        ) from error
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
     weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
     module = stage.trainable()
@@ -69,6 +75,8 @@ def _built(content: Mapping[str, Any], folder: Path, runtime: RuntimeConfig) -> 
     kind = STAGES[described["kind"]]
     parents, checksums = {}, content.get("parents", {})
     for parent, checksum in checksums.items():
+        if Path(parent).name != parent:
+            raise UserError(f"{folder} stands on {parent!r}, which is outside of its run; use another one")
         if checksum_of(folder.parent / parent) != checksum:
             raise UserError(
                 f"{folder} stands on another {parent} than the one in {folder.parent / parent}, which was trained "
