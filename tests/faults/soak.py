@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 from job import STAGE, Job, Place, end_all, left_behind, make_place, slowness, start
-from storm import EVERY, KINDS, NAN, NAN_STEP, STEPS, Disturbance, Plan, keep_busy, plan, ranks_of
+from storm import EVERY, KINDS, NAN, NAN_STEP, STEPS, VALIDATE, Disturbance, Plan, keep_busy, plan, ranks_of
 
 from ups import checkpoint
 from ups.errors import UserError
@@ -37,7 +37,7 @@ PATIENCE = 100.0
 SETTINGS = (
     f"training.steps={STEPS}",
     f"training.checkpoint_every={EVERY}",
-    "training.validate_every=50",
+    f"training.validate_every={VALIDATE}",
     "training.batch_size=16",
     "training.learning_rate=1e-4",  # or rounding grows from 1e-16 to 1e-2 within 300 steps
 )

@@ -20,8 +20,8 @@ from typing import Protocol
 
 from job import Job, interrupt
 
-STEPS, EVERY = 1000, 20
-"""Steps of a campaign's training, and between two of its checkpoints."""
+STEPS, EVERY, VALIDATE = 1000, 20, 50
+"""Steps of a campaign's training, and between two of its checkpoints and validations."""
 LAYOUTS = ((2, "ddp"), (3, "ddp"), (2, "fsdp2"), (4, "ddp"))
 SHORT, LONG = 5.0, 15.0
 """Seconds: a stop that is no hang, and one that is longer than the deadline."""
@@ -244,6 +244,8 @@ def plan(seed: int, number: int, *, calm: bool = False) -> Plan:
                     kind = replace(kind, effect="restart")
             if kind in IN_SAVE:
                 step = math.ceil(step / EVERY) * EVERY
+                if kind.effect == "nothing" and step % VALIDATE == 0:
+                    step += EVERY  # a best that a full disk refuses is no longer the best, as it should be
             order = draw.sample(range(ranks), 2)
             faults = (Fault(kind, order[0]),)
             if kind in IN_STEP and draw.random() < 0.3:
