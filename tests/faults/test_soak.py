@@ -10,7 +10,7 @@ from job import start
 from soak import count_faults, soak, table
 from storm import IN_STEP, KINDS, plan
 
-MINUTES, SEED, LEAST = 0.7, 0, 4
+MINUTES, SEED, LEAST = 0.7, 0, 3
 
 
 @pytest.mark.faults
