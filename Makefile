@@ -8,13 +8,13 @@ INSTALLED := .venv/.installed
 # Settings of the user's own environment that would send packages into it, or its packages into ours.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX
 
-.PHONY: run test slow oldest faults lint wheel clean
+.PHONY: run test slow oldest faults soak fuzz lint wheel clean
 
 run: $(INSTALLED)
 	$(BIN)/ups run quickstart
 
 # Two OpenMP threads that spin while other processes want their core are a hundred times slower than one.
-test slow oldest faults: export OMP_WAIT_POLICY := PASSIVE
+test slow oldest faults soak fuzz: export OMP_WAIT_POLICY := PASSIVE
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
@@ -33,6 +33,18 @@ oldest: $(INSTALLED)
 # Every row of the fault matrix; what was seen goes into the table in docs/faults.md.
 faults: $(INSTALLED)
 	$(BIN)/python -m pytest -m 'faults or parity' --write-matrix=docs/faults.md
+
+# Trainings under random faults, compared with undisturbed ones; again: goes on and counts on. SOAK_FLAGS=--calm: only what
+# must restart nothing, on busy cores.
+SOAK_MINUTES ?= 30
+SOAK_SEED ?= 0
+soak: $(INSTALLED)
+	$(BIN)/python tests/faults/soak.py --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED) $(SOAK_FLAGS)
+
+# Damaged and hostile files, thousands of each kind, other ones each time; some minutes.
+FUZZ_EXAMPLES ?= 1000
+fuzz: $(INSTALLED)
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -k fuzz tests/data/test_fuzzed_files.py tests/test_fuzzed_inputs.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check src tests benchmarks examples

@@ -17,13 +17,15 @@ from __future__ import annotations
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Shaped
+from safetensors import SafetensorError
 from torch import Tensor
 
 from ups.checkpoint.shards import whole_tensors
@@ -69,7 +71,8 @@ def load(path: Path, prefixes: tuple[str, ...] = ("",)) -> tuple[dict[str, Tenso
             raise UserError(f"checkpoint {path} is damaged: {error}; load another one") from error
     elif (manifest := newest(path)) is None:
         raise UserError(f"{path} holds no usable checkpoint; start the run anew or name another directory")
-    return whole_tensors(manifest.path, prefixes), manifest
+    with _understood(manifest.path):
+        return whole_tensors(manifest.path, prefixes), manifest
 
 
 def is_one(path: Path) -> bool:
@@ -112,7 +115,8 @@ def peek(directory: Path) -> Manifest | None:
             content = unseal((path / MANIFEST).read_bytes())
         except (OSError, ValueError):
             return None
-        return Manifest(content["step"], content["content"], path, content.get("best", False))
+        with _understood(path):
+            return Manifest(content["step"], content["content"], path, content.get("best", False))
     return None
 
 
@@ -154,10 +158,10 @@ def steps(directory: Path) -> list[int]:
 def find(directory: Path, pointer: str) -> Path | None:
     """The checkpoint that `latest` or `best` names, None where there is none."""
     try:
-        target = directory / (directory / pointer).read_text().strip()
+        name = (directory / pointer).read_text(errors="replace").strip()
     except FileNotFoundError:
         return None
-    return target if _NAME.fullmatch(target.name) and target.is_dir() else None
+    return directory / name if _NAME.fullmatch(name) and (directory / name).is_dir() else None
 
 
 def prune(directory: Path, keep: int = 2) -> list[int]:
@@ -197,8 +201,24 @@ def recover(directory: Path) -> None:
             old.rename(final)
 
 
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """What has the right checksums and is no checkpoint all the same, as one from a stranger may be."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(
+            f"checkpoint {path} is damaged or none ({type(error).__name__}: {str(error)[:200]}); load another one"
+        ) from error
+
+
 def _verified(path: Path) -> Manifest:
     """The manifest, after every file has the size and checksum it names and no file is there that it does not name."""
+    with _understood(path):
+        return _checked(path)
+
+
+def _checked(path: Path) -> Manifest:
     try:
         content = unseal((path / MANIFEST).read_bytes())
     except FileNotFoundError as error:

@@ -7,6 +7,7 @@ Torch's own reader does this too, and knows sharded tensors, but importing it ta
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -34,7 +35,10 @@ def whole_tensors(path: Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, Te
 def _joined(pieces: list[tuple[list[int], Tensor]]) -> Tensor:
     """Their parts in memory of our own: what safetensors gives may still be the file's pages."""
     ends = [[at + n for at, n in zip(begin, part.shape, strict=True)] for begin, part in pieces]
-    whole = torch.empty([max(axis) for axis in zip(*ends, strict=True)], dtype=pieces[0][1].dtype)
+    shape = [max(axis) for axis in zip(*ends, strict=True)]
+    if math.prod(shape) != sum(part.numel() for _, part in pieces):
+        raise ValueError(f"the parts of a tensor do not make up its shape {shape}")
+    whole = torch.empty(shape, dtype=pieces[0][1].dtype)
     for (begin, part), end in zip(pieces, ends, strict=True):
         whole[tuple(slice(a, b) for a, b in zip(begin, end, strict=True))] = part
     return whole

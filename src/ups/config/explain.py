@@ -107,7 +107,9 @@ def _locate(
 
 
 def _holds(values: Any, part: str | int) -> bool:
-    return part in values if isinstance(values, dict) else isinstance(values, list) and isinstance(part, int)
+    if isinstance(values, list):
+        return isinstance(part, int) and part < len(values)
+    return isinstance(values, dict) and part in values
 
 
 def _members(annotation: Any) -> list[Any]:

@@ -18,14 +18,14 @@ class Registry(Generic[T]):
         self.kind, self._known = kind, dict(known)
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._known:
+        if name not in self:
             close = difflib.get_close_matches(str(name), self._known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise UserError(f"there is no {self.kind} {name!r}; {hint}known: {', '.join(self._known)}")
         return self._known[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._known
+        return isinstance(name, str) and name in self._known
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known)

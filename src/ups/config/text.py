@@ -30,7 +30,7 @@ CORE = (
 )
 
 
-MOST = 100_000
+MOST, MOST_DIGITS = 100_000, 1000
 """Values that a text may stand for, with all aliases written out: a few lines of aliases could stand for billions."""
 _too_large = UserError(f"this YAML stands for more than {MOST:,} values; use fewer aliases (*name) or a smaller file")
 
@@ -60,6 +60,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         text = self.construct_scalar(node)
+        if len(text) > MOST_DIGITS:
+            raise UserError(f"line {node.start_mark.line + 1}: a number of {len(text)} digits; write it as 1e30")
         return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ups.data.formats.layouts import GYM, Layout, layout_of
 from ups.data.formats.pdegym.reader import holds_chunks
+from ups.data.formats.reading import refused
 from ups.data.joined import Joined
 from ups.errors import UserError
 from ups.fields import Dataset, TaskSpec
@@ -25,9 +26,11 @@ def open_dataset(path: str | Path, task: str | TaskSpec | None = None, **options
     """
     path = Path(path)
     if not path.is_dir():
-        return _opened(path, layout_of(path), task, options)
+        with refused(path):
+            return _opened(path, layout_of(path), task, options)
     if holds_chunks(path):
-        return _opened(path, GYM, task, options)
+        with refused(path):
+            return _opened(path, GYM, task, options)
     files = sorted(file for file in path.iterdir() if file.suffix in _DATA and not file.name.startswith("."))
     if not files:
         inside = (path / "data").is_dir()

@@ -108,14 +108,14 @@ def read_index(path: Path) -> Index | None:
         )
     with understood(file):
         key, arrays = content["key"], {name: _array(array) for name, array in content["arrays"].items()}
-    for name, array in arrays.items():
-        width, ends = row_bytes(array.shape, array.dtype), [0]
-        for shard in array.shards:
-            whole = shard.first == ends[-1] and shard.rows > 0 and shard.bytes == shard.rows * width
-            ends.append(shard.first + shard.rows if whole else -1)
-        if min(ends) < 0 or ends[-1] != array.shape[0]:
-            raise StoreDamaged(f"{file}: the shards of {name!r} do not make up its rows", anew(path))
-    return Index(key, arrays)
+        for name, array in arrays.items():
+            width, ends = row_bytes(array.shape, array.dtype), [0]
+            for shard in array.shards:
+                whole = shard.first == ends[-1] and shard.rows > 0 and shard.bytes == shard.rows * width
+                ends.append(shard.first + shard.rows if whole and Path(shard.file).name == shard.file else -1)
+            if min(ends) < 0 or ends[-1] != array.shape[0]:
+                raise StoreDamaged(f"{file}: the shards of {name!r} do not make up its rows", anew(path))
+        return Index(key, arrays)
 
 
 def read_sealed(file: Path) -> dict[str, Any] | None:
@@ -139,7 +139,7 @@ def understood(file: Path) -> Iterator[None]:
     """A sealed file that lacks what is looked for within, or holds something else in its place, is damaged."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise StoreDamaged(f"{file} is damaged ({what})", anew(file.parent)) from error
 

@@ -87,8 +87,9 @@ def read_events(path: str | Path) -> list[dict[str, Any]]:
     events = []
     for number, line in enumerate(lines, start=1):
         try:
-            events.append(json.loads(line))
-        except ValueError:
+            event = json.loads(line)
+            events.append({"kind": event["kind"], **event})
+        except (ValueError, TypeError, LookupError, RecursionError):
             warnings.warn(f"{path}, line {number} is damaged and left out", stacklevel=2)
     return events
 

@@ -56,7 +56,13 @@ def averaged_weights(folder: Path) -> tuple[dict[str, Tensor], checkpoint.Manife
 def restored(folder: Path, runtime: RuntimeConfig | None = None) -> Stage:
     """The stage of a folder (`RUN/stages/NAME`, or an export), with the weights that validation chose."""
     weights, manifest = averaged_weights(folder)
-    stage = _built(manifest.content, folder, runtime or RuntimeConfig())
+    try:
+        stage = _built(manifest.content, folder, runtime or RuntimeConfig())
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+        raise UserError(
+            f"the checkpoint {manifest.path} describes no model that this version knows ({type(error).__name__}: "
+            f"{str(error)[:200]}); use the version it was made with"
+        ) from error
     module = stage.trainable()
     if {weights[name].dtype for name, _ in module.named_parameters() if name in weights} == {torch.float64}:
         module.double()  # as it was trained
@@ -75,6 +81,8 @@ def _built(content: Mapping[str, Any], folder: Path, runtime: RuntimeConfig) -> 
     kind = STAGES[described["kind"]]
     parents, checksums = {}, content.get("parents", {})
     for parent, checksum in checksums.items():
+        if Path(parent).name != parent:
+            raise UserError(f"{folder} stands on {parent!r}, which is outside of its run; use another one")
         if checksum_of(folder.parent / parent) != checksum:
             raise UserError(
                 f"{folder} stands on another {parent} than the one in {folder.parent / parent}, which was trained "

@@ -19,6 +19,8 @@ from ups.errors import UserError
 from ups.fields import Boundary, Grid, Header, Side
 
 ATTRIBUTE = "ups"
+_MOST_POINTS = 10**7
+"""Along an axis; a number alone could ask for any memory."""
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -89,10 +91,11 @@ def _axis(positions: Float[Tensor, " n"], extent: tuple[float, float]) -> dict[s
 def _positions(axis: Mapping[str, Any]) -> tuple[Float[Tensor, " n"], tuple[float, float]]:
     lower, upper = axis["extent"]
     extent = (float(lower), float(upper))
-    if "cell_centred" in axis:
-        return Grid.cell_centred((axis["cell_centred"],), (extent,)).positions[0], extent
-    if "nodal" in axis:
-        return Grid.nodal((axis["nodal"],), (extent,)).positions[0], extent
+    for kind, make in (("cell_centred", Grid.cell_centred), ("nodal", Grid.nodal)):
+        if kind in axis:
+            if axis[kind] not in range(1, _MOST_POINTS):
+                raise ValueError(f"{axis[kind]} points along an axis")
+            return make((axis[kind],), (extent,)).positions[0], extent
     return torch.tensor(axis["positions"], dtype=torch.float64), extent
 
 

@@ -15,6 +15,7 @@ from ups.data.remote import is_remote, is_there, open_remote, read_bytes
 from ups.errors import UserError
 from ups.fields import Grid
 
+_MOST_TIMES, _SMALL = 2000, 2**20  # what compression can save (deflate: 1032 times), and what needs no such thing
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
@@ -61,6 +62,14 @@ def array(file: h5py.File | h5py.Group, name: str, path: Path) -> h5py.Dataset:
         raise UserError(f"{path} has no dataset {name!r} (it holds {held}); the file is damaged or of another layout")
     if item.dtype.kind != "f" or item.dtype.itemsize not in (4, 8):
         raise UserError(f"{path}: {name!r} is of type {item.dtype}; it must be float32 or float64")
+    elsewhere = item.file.filename != str(path) and not is_remote(path)
+    if elsewhere or item.external or item.is_virtual:
+        raise UserError(f"{path}: {name!r} lies in another file; copy it into this one")
+    stored = item.id.get_storage_size()
+    if item.nbytes > _MOST_TIMES * stored + _SMALL:
+        raise UserError(
+            f"{path}: {name!r} declares {item.nbytes:,} bytes and holds {stored:,}; it is damaged or was never written"
+        )
     return item
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,28 @@ class LazyFile(Dataset):
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
         """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
         rows = checked_rows(indices, len(self), self.path)
-        batch = self.batch(rows, frames)
-        check_finite(batch, self.channels, rows, self.path)
+        with refused(self.path):
+            batch = self.batch(rows, frames)
+            check_finite(batch, self.channels, rows, self.path)
         return batch
 
     @abstractmethod
     def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
         """Rows that are there, in any order."""
+
+
+@contextmanager
+def refused(path: Path) -> Iterator[None]:
+    """Whatever a library says of a file that is not what it should be, as one sentence."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError) as error:
+        what = str(error).strip().split("\n")[0][:300]
+        raise UserError(
+            f"{path} is damaged or not what its layout says ({type(error).__name__}: {what}); fetch or make it again"
+        ) from error
+    except (MemoryError, AssertionError) as error:
+        raise UserError(f"{path} is damaged or needs more memory than there is; fetch or make it again") from error
 
 
 def checked_rows(indices: Any, count: int, path: Path) -> np.ndarray:

@@ -158,7 +158,7 @@ def read_heartbeat(path: Path) -> Beat | None:
 
 def heartbeats_of(directory: Path) -> list[Beat]:
     """All heartbeats in a `heartbeats` directory, by rank."""
-    return [heartbeat for path in sorted(directory.glob("rank_*")) if (heartbeat := read_heartbeat(path))]
+    return [heartbeat for path in sorted(directory.glob(f"rank_{'[0-9]' * 5}")) if (heartbeat := read_heartbeat(path))]
 
 
 def in_step(heartbeat: Beat) -> bool:

@@ -102,7 +102,8 @@ def run_agent(job: Job, rendezvous: Rendezvous) -> Outcome | None:
         if not lost:
             rendezvous.handler.shutdown()
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # Once asked to stop, another signal must not take its exit code from a process that is leaving.
+            signal.signal(number, handler if agent._asked is None else signal.SIG_IGN)
     return agent.ended
 
 

@@ -86,8 +86,11 @@ def micro_batches(directory: Path) -> dict[str, int]:
 
 
 def _read(directory: Path) -> dict[str, Any]:
-    path = directory / "backoff.json"
-    return json.loads(path.read_text()) if path.is_file() else {}
+    try:
+        known = json.loads((directory / "backoff.json").read_text())
+    except (FileNotFoundError, ValueError):  # absent, or damaged
+        return {}
+    return known if isinstance(known, dict) else {}
 
 
 def _write(directory: Path, content: dict[str, Any]) -> None:

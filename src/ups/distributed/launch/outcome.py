@@ -65,8 +65,9 @@ def decide(directory: Path, outcome: Outcome, before: Outcome | None = None) -> 
 def outcome_of(directory: Path) -> Outcome | None:
     """The decided end of the last job in this run directory; None while it runs and after a crash."""
     try:
-        return Outcome(**json.loads((directory / _NAME).read_text()))
-    except FileNotFoundError:
+        outcome = Outcome(**json.loads((directory / _NAME).read_text()))
+        return outcome if outcome.state in CODES else None
+    except (FileNotFoundError, ValueError, TypeError):  # absent, or damaged
         return None
 
 

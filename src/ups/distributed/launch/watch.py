@@ -71,7 +71,7 @@ class Watch:
 
     def _idle(self, processes: Mapping[int, Any], now: float) -> bool:
         """Whether no rank of this node, nor a process it started, has done anything for as long as a step may take."""
-        if now - self._work_seen >= WORK_INTERVAL:
+        if now - self._work_seen >= min(WORK_INTERVAL, self.seconds / 4):  # a short deadline must not pass unseen
             work = [work_of(process.pid) for process in processes.values()]
             enough = WORK * (now - self._work_seen)
             if len(work) != len(self._work) or any(
