@@ -135,6 +135,7 @@ def test_another_precision_is_recorded_anew(spec: ModelSpec) -> None:
 
 def test_a_step_is_bound_to_places_and_precision(spec: ModelSpec) -> None:
     model = spec.build(0)
+    torch.set_float32_matmul_precision("highest")  # whatever a training of another test has set
     before = captured.bound_to(model)
     assert captured.bound_to(model) == before
     blocks(model)[0].products = torch.bfloat16  # pyright: ignore[reportArgumentType]
