@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -114,8 +115,9 @@ def _busy(target: Target, rank: int) -> None:
 
 
 def keep_busy(processes: int, seconds: float) -> list[subprocess.Popen[bytes]]:
-    """Processes that do nothing but compute, for so long."""
-    return [subprocess.Popen(["timeout", str(seconds), "sh", "-c", "while :; do :; done"]) for _ in range(processes)]
+    """Processes that do nothing but compute, for so long, whoever kills what started them."""
+    work = f"import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+    return [subprocess.Popen([sys.executable, "-S", "-c", work]) for _ in range(processes)]
 
 
 def _delete_heartbeat(target: Target, rank: int) -> None:
