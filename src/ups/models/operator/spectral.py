@@ -39,7 +39,7 @@ from ups.models.precision import product
 class SpectralSettings(OperatorSettings):
     modes: Positive = Field(default=32, description="kept along each axis, at most")
     experts: Positive | None = Field(
-        default=None, description="of every matrix of a block; half as many as tasks that use it, if not given"
+        default=None, description="of every matrix of a block; one for every two tasks that use it, if not given"
     )
 
 
@@ -135,9 +135,9 @@ class Experts(nn.Module):
     """
 
     def __init__(self, tasks: Sequence[str], weights: Callable[..., Tensor], stack: int, count: int | None) -> None:
-        """`weights(n)` draws n matrices; `count` experts, or half as many as tasks."""
+        """`weights(n)` draws n matrices; `count` experts, or one for every two tasks."""
         super().__init__()
-        self.stack, self.count = stack, min(len(tasks), count or math.ceil(len(tasks) / 2))
+        self.stack, self.count = stack, min(len(tasks), count or max(1, len(tasks) // 2))
         self.weight = nn.Parameter(weights(self.count * stack))
         several = tasks if self.count > 1 else ()
         self.gates = nn.ParameterDict(
