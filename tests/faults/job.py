@@ -43,7 +43,8 @@ tasks:
   darcy:
     make: {{equation: darcy, trajectories: 20, settings: {{points: 16}}}}
 stages: {{operator: {{width: 8, depth: 2, modes: 4, head: 8, conditions: 8}}}}
-training: {{steps: {STEPS}, batch_size: 7, precision: float64, noise: 0.01, rollout: [[0.0, 1], [0.5, 2]], warmup: 2,
+training: {{steps: {STEPS}, batch_size: 7, optimiser: adamw, learning_rate: 4e-3, ema: 0.99, precision: float64,
+           noise: 0.01, rollout: [[0.0, 1], [0.5, 2]], warmup: 2,
            validate_every: 15, checkpoint_every: {EVERY}}}
 runtime: {{device: cpu, threads: 1}}
 data: {{workers: 1}}
