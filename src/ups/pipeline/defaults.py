@@ -29,6 +29,7 @@ class Choice(NamedTuple):
         return f"{'.'.join(self.key)} = {self.value}: {self.why}"
 
 
+# On a GPU these are the settings of docs/universal.md's tables: modes were compared there, the others were not.
 OPERATOR = {
     "cuda": {"width": 64, "depth": 4, "modes": 96, "head": 64},
     "cpu": {"width": 24, "depth": 3, "modes": 32, "head": 32},
@@ -98,7 +99,11 @@ def _at(values: Any, key: tuple[str, ...]) -> Any:
 
 def _choices(config: RunConfig, device: str) -> Iterator[Choice]:
     where = "on a GPU" if device == "cuda" else "on a CPU"
-    trials = "trials on twelve systems" if device == "cuda" else "trials on the quickstart's systems"
+    trials = (
+        "the settings that twelve systems were measured with"
+        if device == "cuda"
+        else "trials on the quickstart's systems"
+    )
     training = TRAINING[device]
     if config.training.optimiser != "muon" and "optimiser" in config.training.model_fields_set:
         training = {key: value for key, value in training.items() if key != "learning_rate"}
@@ -121,7 +126,7 @@ def _choices(config: RunConfig, device: str) -> Iterator[Choice]:
 
 def _fno(at: tuple[str, ...], compared: ComparedConfig, task: str, dimension: int, device: str) -> Iterator[Choice]:
     """For one task, unless the family has it for all."""
-    why = f"an FNO's own trials, for tasks in {dimension}D"
+    why = f"earlier trials of FNOs on other tasks in {dimension}D"
     sizes = FNO[device].get(dimension, {})
     for key, value in sizes.items():
         if key != "training" and key not in compared.model_fields_set:
