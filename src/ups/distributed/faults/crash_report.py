@@ -256,11 +256,15 @@ def signal_name(number: int) -> str:
 
 
 def last_frame(text: str) -> str | None:
-    """The innermost frame of a traceback (last) or of faulthandler's current thread (first): file:line (function)."""
+    """The innermost frame of a traceback (last) or of faulthandler's current thread (first): file:line (function).
+
+    Of several stacks the first fatal signal's counts, since what handles one can die of another; else the last.
+    """
     if "Traceback (most recent call last)" in text:
         found = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)[-1:]
     else:
-        current = text.rpartition("Current thread")[2] or text
+        fatal = text.partition("Fatal Python error")[2].partition("Current thread")[2]
+        current = fatal or text.rpartition("Current thread")[2] or text
         found = _FRAME.findall(current)[:1]
     return f"{found[0][0]}:{found[0][1]} ({found[0][2]})" if found else None
 

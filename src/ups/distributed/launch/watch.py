@@ -14,6 +14,7 @@ from ups.distributed.launch.nodes import Neighbours
 from ups.distributed.runtime.host import is_stopped, work_of
 
 INTERVAL = 0.5  # seconds between two looks at the heartbeats
+PAUSE = 2.0  # seconds between two looks, from which on this process, and so perhaps all the machine, was stopped itself
 WORK_INTERVAL, WORK = 2.0, 0.01  # seconds between two looks at what the ranks do; of a core, that is work
 
 
@@ -23,7 +24,8 @@ class Watch:
     def __init__(self, directory: Path, seconds: float, attempt: int, neighbours: Neighbours) -> None:
         self.directory, self.seconds, self.attempt, self.neighbours = directory, seconds, attempt, neighbours
         self._started = self._worked = time.monotonic()
-        self._looked = self._work_seen = 0.0
+        self._looked = self._resumed = self._started
+        self._work_seen = 0.0
         self._read: set[int] = set()  # ranks whose heartbeats have been read
         self._unread: set[int] = set()  # and could no longer be
         self._stops: dict[int, float] = {}  # pid: since when it is seen stopped
@@ -33,18 +35,21 @@ class Watch:
         """The rank of this node that all wait for, if it is past its deadline; another node judges its own.
 
         One that is stopped does no work that could take long: it has a step's deadline from when it was seen so. So has
-        one that does nothing outside of a step, unless it may wait for a rank of another node in the same place.
+        one that does nothing outside of a step, unless it may wait for a rank of another node in the same place. Nobody
+        can be late in a time in which nobody looked: it does not count.
         """
         now = time.monotonic()
         if now - self._looked < INTERVAL:
             return None
+        if now - self._looked > max(PAUSE, self.seconds / 4):
+            self._resumed = now
         self._looked = now
         lowest = culprit(self._heartbeats(processes))
         if lowest is None:
             return None
         stopped = is_stopped(lowest.pid)
         self._stops = {lowest.pid: self._stops.get(lowest.pid, now)} if stopped else {}
-        since = self._stops.get(lowest.pid, lowest.time)
+        since = max(self._stops.get(lowest.pid, lowest.time), self._resumed)
         limit = self.seconds if stopped else deadline(lowest, self.seconds)
         waits_for_another = self.neighbours.lower_than((-1, 0) if stopped else lowest.order)
         if not stopped and not in_step(lowest) and self._idle(processes, now) and not self.neighbours.others:

@@ -138,19 +138,20 @@ class Experts(nn.Module):
         """`weights(n)` draws n matrices; `count` experts, or one for every two tasks."""
         super().__init__()
         self.stack, self.count = stack, min(len(tasks), count or max(1, len(tasks) // 2))
-        self.weight = nn.Parameter(weights(self.count * stack))
+        self.weight = nn.Parameter(weights(stack * self.count))  # a matrix's experts beside one another
         several = tasks if self.count > 1 else ()
         self.gates = nn.ParameterDict(
-            {f"task_{task}": nn.Parameter(torch.randn(self.count * stack) / math.sqrt(self.count)) for task in several}
+            {f"task_{task}": nn.Parameter(torch.randn(stack * self.count) / math.sqrt(self.count)) for task in several}
         )
 
     def forward(self, task: str, kept: int | None = None) -> Float[Tensor, "K m n"]:
         """The task's own, the first `kept` of the stack."""
-        weight = self.weight.unflatten(0, (self.count, self.stack))[:, :kept]
+        kept = self.stack if kept is None else kept
+        weight = self.weight[: kept * self.count]
         if self.count == 1:
-            return weight[0]
-        gates = self.gates[f"task_{task}"].unflatten(0, (self.count, self.stack))[:, :kept]
-        return (gates[..., None, None] * weight).sum(0)
+            return weight
+        gates = self.gates[f"task_{task}"][: kept * self.count].view(kept, 1, self.count)
+        return torch.bmm(gates, weight.view(kept, self.count, -1)).view(kept, *weight.shape[1:])
 
 
 class SpectralBlock(nn.Module):
