@@ -29,7 +29,7 @@ FLOW = [
     "cli",
 ]
 # Usable by every room, and by one another; of the flow they know only its words, `fields`.
-BESIDE = {"errors", "durable", "locks", "graphs", "config", "distributed", "checkpoint", "track"}
+BESIDE = {"errors", "durable", "locks", "graphs", "kernels", "config", "distributed", "checkpoint", "track"}
 # The lazy public face and `python -m ups`, which stand for the whole package.
 FACE = {"__init__", "__main__"}
 

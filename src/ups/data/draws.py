@@ -19,6 +19,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.sampler import mix
+from ups.kernels import INSTALLED, usable
+
+if INSTALLED:
+    from ups.data import draws_kernel
+else:
+    draws_kernel = None
 
 _MASK32 = (1 << 32) - 1
 
@@ -41,6 +47,9 @@ class Draws:
         and on where in a vector register an element falls, and then a split batch would differ from the whole.
         """
         size = math.prod(shape)
+        if (kernel := usable(draws_kernel, self.slots)) is not None:
+            step = self.step.to(self.slots.device)
+            return kernel.normal(self._start(stream), step, self.slots, size).view(len(self.slots), *shape)
         pairs = (size + 1) // 2
         words = self._words(stream, 2 * pairs).double()
         first, second = words[:, :pairs], words[:, pairs:]
@@ -56,10 +65,12 @@ class Draws:
 
     def _words(self, stream: str, count: int) -> Int[Tensor, "B count"]:
         step = self.step.to(self.slots.device)
-        start = mix(self.seed, zlib.crc32(self.stage.encode()), zlib.crc32(stream.encode()))
-        key, offset = _keys(start, step, self.slots)[..., None]
+        key, offset = _keys(self._start(stream), step, self.slots)[..., None]
         counter = torch.arange(count, dtype=torch.int64, device=self.slots.device) & _MASK32
         return _scramble((_scramble(counter ^ key) + offset) & _MASK32)
+
+    def _start(self, stream: str) -> int:
+        return mix(self.seed, zlib.crc32(self.stage.encode()), zlib.crc32(stream.encode()))
 
 
 def _scramble(x: Int[Tensor, " ..."]) -> Int[Tensor, " ..."]:

@@ -29,11 +29,12 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from ups.distributed.parallel import local
 from ups.graphs import branches
+from ups.kernels import INSTALLED
 from ups.training.orthogonalise import orthogonalise
 
-try:
+if INSTALLED:
     from ups.training import muon_kernel
-except ImportError:  # torch for CPUs comes without Triton
+else:
     muon_kernel = None
 
 

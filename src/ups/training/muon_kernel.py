@@ -7,7 +7,6 @@ two, in a tenth of the time. `Muon` has the formulas, and computes by torch's pr
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
 from typing import Any
 
@@ -17,7 +16,7 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.distributed.vote import is_out_of_memory
+from ups import kernels
 from ups.training.orthogonalise import ITERATIONS, QUINTIC, SMALLEST
 
 COPIES = 2
@@ -40,19 +39,8 @@ def builds(device: torch.device, rows: int, columns: int) -> bool:
     """Whether Triton, which needs a C compiler, can build the kernel for such matrices: found out by building it."""
     weight, momentum, gradient = (torch.zeros(rows, columns, device=device) for _ in range(3))
     zero = torch.zeros((), device=device)
-    try:
-        update(weight, momentum, gradient, zero, zero, 0.0, 0.0, 0.0)
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        reason = str(error).strip().partition("\n")[0]
-        warnings.warn(
-            f"Triton cannot build Muon's kernel for {rows} x {columns} matrices ({reason}); torch's products compute "
-            "the same, more slowly",
-            stacklevel=2,
-        )
-        return False
-    return True
+    what = f"Muon's kernel for {rows} x {columns} matrices"
+    return kernels.builds(what, lambda: update(weight, momentum, gradient, zero, zero, 0.0, 0.0, 0.0))
 
 
 def _padded(side: int) -> int:

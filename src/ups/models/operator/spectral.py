@@ -25,15 +25,20 @@ from einops import rearrange
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ups.config.settings import Positive
 from ups.fields import AXES, Boundary
+from ups.kernels import INSTALLED, differentiable
 from ups.models.bases import transforms
 from ups.models.geometry import Frame
 from ups.models.interpolation import apply_along
+from ups.models.operator.pointwise import activated, gated, modulated
 from ups.models.operator.settings import OperatorSettings
-from ups.models.precision import product
+
+if INSTALLED:
+    from ups.models.operator import mixing_kernel
+else:
+    mixing_kernel = None
 
 
 class SpectralSettings(OperatorSettings):
@@ -43,18 +48,13 @@ class SpectralSettings(OperatorSettings):
     )
 
 
-FLOOR = -60.0
-"""σ is zero to all digits below; from −87 on it, and its slope, would be denormal numbers, which make products on a CPU
-several times slower. Muon's larger weights lead there. A GPU does not mind them, and is spared the passes."""
-
-
 @dataclass(frozen=True, eq=False)
 class Bases:
     """The truncated transforms A_a and S_a of each axis of a task's frame, and which axes need neighbours."""
 
     task: str
     boundary: Boundary
-    local: tuple[bool, ...]
+    local_axes: tuple[int, ...]
     analysis: tuple[Float[Tensor, "_ _"], ...]  # (2K, n), of each axis its own
     synthesis: tuple[Float[Tensor, "_ _"], ...]  # (n, 2K)
 
@@ -91,7 +91,8 @@ class Spectral:
             transforms(*axis) for axis in zip(latent.positions, latent.extent, boundary.periodic, kept, strict=True)
         ]
         analysis, synthesis = (tuple(put(table) for table in tables) for tables in zip(*pairs, strict=True))
-        return Bases(task, boundary, frame.local(self.modes), analysis, synthesis)
+        local_axes = tuple(axis for axis, needed in enumerate(frame.local(self.modes)) if needed)
+        return Bases(task, boundary, local_axes, analysis, synthesis)
 
 
 def basis_name(axis: int, periodic: bool) -> str:
@@ -100,6 +101,8 @@ def basis_name(axis: int, periodic: bool) -> str:
 
 def complex_as_real(weight: Float[Tensor, "K D two_D"]) -> Float[Tensor, "K two_D two_D"]:
     """[A | B] of each mode as the matrix of (c, s) → (cA + sB, sA − cB), applied from the right."""
+    if (kernel := differentiable(mixing_kernel, weight)) is not None:
+        return kernel.complex_as_real(weight)
     a, b = weight.chunk(2, -1)
     return torch.cat([torch.cat([a, -b], -1), torch.cat([b, a], -1)], 1)
 
@@ -129,6 +132,18 @@ def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) ->
     return torch.cat([below, x.narrow(dim, 0, n - 1)], dim), torch.cat([x.narrow(dim, 1, n - 1), above], dim)
 
 
+def beside(
+    h: Float[Tensor, "B *space D"], mixed: Float[Tensor, "B *space D"], bases: Bases
+) -> Float[Tensor, "B *space parts_D"]:
+    """All that the channel MLP sees of a point: h, what the modes made of it, and its neighbours where needed."""
+    if (kernel := differentiable(mixing_kernel, h)) is not None:
+        ends = [[side.kind for side in bases.boundary.sides[axis]] for axis in bases.local_axes]
+        beyond = {"periodic": kernel.WRAPS, "value": kernel.ZERO}
+        return kernel.beside(h, mixed, bases.local_axes, [tuple(beyond.get(k, kernel.EDGE) for k in e) for e in ends])
+    near = [field for axis in bases.local_axes for field in neighbours(h, axis, bases.boundary)]
+    return torch.cat([h, mixed, *near], -1)
+
+
 class Experts(nn.Module):
     """Matrices that several tasks share, or a stack of them: a task's own are Σ_e g_e W_e, with gates g of its own for
     each matrix of the stack. A single expert is every task's, without gates.
@@ -147,11 +162,14 @@ class Experts(nn.Module):
     def forward(self, task: str, kept: int | None = None) -> Float[Tensor, "K m n"]:
         """The task's own, the first `kept` of the stack."""
         kept = self.stack if kept is None else kept
-        weight = self.weight[: kept * self.count]
+        # A slice of all would cost a backward pass that fills zeros in.
+        weight = self.weight if kept == self.stack else self.weight[: kept * self.count]
         if self.count == 1:
             return weight
-        gates = self.gates[f"task_{task}"][: kept * self.count].view(kept, 1, self.count)
-        return torch.bmm(gates, weight.view(kept, self.count, -1)).view(kept, *weight.shape[1:])
+        gates = self.gates[f"task_{task}"]
+        gates = gates if kept == self.stack else gates[: kept * self.count]
+        mixed = torch.bmm(gates.view(kept, 1, self.count), weight.view(kept, self.count, -1))
+        return mixed.view(kept, *weight.shape[1:])
 
 
 class SpectralBlock(nn.Module):
@@ -207,18 +225,13 @@ class SpectralBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "B *space D"], modulation: Float[Tensor, "B three_D"], bases: Bases
     ) -> Float[Tensor, "B *space D"]:
-        shape = (x.shape[0],) + (1,) * (x.dim() - 2) + (-1,)
-        gain, shift, gate = modulation.view(shape).chunk(3, -1)
-        h = torch.addcmul(shift, x, 1 + gain)
-        parts, weights = [h, self.mix(h, bases)], [self.inner(bases.task)[0].T]
-        for axis, needed in enumerate(bases.local):
-            if needed:
-                parts += neighbours(h, axis, bases.boundary)
-                weights.append(self.stencil[AXES[axis]](bases.task)[0])
-        inner = product(torch.cat(parts, -1), torch.cat(weights).T, self.inner_bias, self.products)
-        active = F.silu(inner.clamp_min(FLOOR) if inner.device.type == "cpu" else inner)
-        outer = product(active, self.outer(bases.task)[0], self.outer_bias, self.products)
-        return torch.addcmul(x, 1 + gate, outer)
+        gain, shift, gate = modulation.chunk(3, -1)
+        h = modulated(x, gain, shift)
+        seen = beside(h, self.mix(h, bases), bases)
+        stencils = [self.stencil[AXES[axis]](bases.task).squeeze(0) for axis in bases.local_axes]
+        weight = torch.cat([self.inner(bases.task).squeeze(0).T, *stencils]).T
+        active = activated(seen, weight, self.inner_bias, self.products)
+        return gated(x, gate, active, self.outer(bases.task).squeeze(0), self.outer_bias, self.products)
 
 
 def _linear(tasks: Sequence[str], inputs: int, outputs: int, experts: int | None) -> tuple[Experts, nn.Parameter]:
