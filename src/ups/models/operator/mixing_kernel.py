@@ -96,11 +96,9 @@ def _launch_tiles(kernel: Any, x: Tensor, axes: tuple[Axis, ...], *tensors: Tens
     points, width = x[..., 0].numel(), x.shape[-1]
     columns = triton.next_power_of_2(width)
     rows = max(1, TILE // columns)
-    first, second, third = (*axes, UNUSED, UNUSED, UNUSED)[:3]
+    numbers = [number for axis in (*axes, UNUSED, UNUSED, UNUSED)[:3] for number in axis]
     with torch.cuda.device_of(x):
-        kernel[(triton.cdiv(points, rows),)](
-            *tensors, points, width, ROWS=rows, COLUMNS=columns, AXES=len(axes), FIRST=first, SECOND=second, THIRD=third
-        )
+        kernel[(triton.cdiv(points, rows),)](*tensors, points, width, rows, columns, len(axes), *numbers)
 
 
 @triton.jit
@@ -134,7 +132,9 @@ def _real_backward(gradient, out, size, width, BLOCK: tl.constexpr):
 def _beside(
     x, other, out, points, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, AXES: tl.constexpr,
-    FIRST: tl.constexpr, SECOND: tl.constexpr, THIRD: tl.constexpr,
+    N_0: tl.constexpr, BY_0: tl.constexpr, BELOW_0: tl.constexpr, ABOVE_0: tl.constexpr,
+    N_1: tl.constexpr, BY_1: tl.constexpr, BELOW_1: tl.constexpr, ABOVE_1: tl.constexpr,
+    N_2: tl.constexpr, BY_2: tl.constexpr, BELOW_2: tl.constexpr, ABOVE_2: tl.constexpr,
 ):  # fmt: skip
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     there = (columns < width)[None, :]
@@ -143,16 +143,18 @@ def _beside(
     tl.store(to, tl.load(x + rows[:, None] * width + columns[None, :], inside, 0.0), inside)
     tl.store(to + width, tl.load(other + rows[:, None] * width + columns[None, :], inside, 0.0), inside)
     if AXES > 0:
-        _neighbours(x, to + 2 * width, rows, columns, inside, width, FIRST)
+        _neighbours(x, to + 2 * width, rows, columns, inside, width, N_0, BY_0, BELOW_0, ABOVE_0)
     if AXES > 1:
-        _neighbours(x, to + 4 * width, rows, columns, inside, width, SECOND)
+        _neighbours(x, to + 4 * width, rows, columns, inside, width, N_1, BY_1, BELOW_1, ABOVE_1)
     if AXES > 2:
-        _neighbours(x, to + 6 * width, rows, columns, inside, width, THIRD)
+        _neighbours(x, to + 6 * width, rows, columns, inside, width, N_2, BY_2, BELOW_2, ABOVE_2)
 
 
 @triton.jit
-def _neighbours(x, to, rows, columns, inside, width, AXIS: tl.constexpr):
-    n, by, below, above = AXIS
+def _neighbours(
+    x, to, rows, columns, inside, width,
+    n: tl.constexpr, by: tl.constexpr, below: tl.constexpr, above: tl.constexpr,
+):  # fmt: skip
     place = (rows // by) % n
     lower = tl.where(place > 0, rows - by, rows + (n - 1) * by if below == 0 else rows)
     upper = tl.where(place < n - 1, rows + by, rows - (n - 1) * by if above == 0 else rows)
@@ -166,7 +168,9 @@ def _neighbours(x, to, rows, columns, inside, width, AXIS: tl.constexpr):
 def _beside_backward(
     gradient, x, other, points, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, AXES: tl.constexpr,
-    FIRST: tl.constexpr, SECOND: tl.constexpr, THIRD: tl.constexpr,
+    N_0: tl.constexpr, BY_0: tl.constexpr, BELOW_0: tl.constexpr, ABOVE_0: tl.constexpr,
+    N_1: tl.constexpr, BY_1: tl.constexpr, BELOW_1: tl.constexpr, ABOVE_1: tl.constexpr,
+    N_2: tl.constexpr, BY_2: tl.constexpr, BELOW_2: tl.constexpr, ABOVE_2: tl.constexpr,
 ):  # fmt: skip
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     inside = (rows < points)[:, None] & (columns < width)[None, :]
@@ -175,17 +179,19 @@ def _beside_backward(
     places = rows[:, None] * width + columns[None, :]
     tl.store(other + places, tl.load(gradient + rows[:, None] * wide + width + columns[None, :], inside, 0.0), inside)
     if AXES > 0:
-        total += _to_neighbours(gradient + 2 * width, rows, columns, inside, width, wide, FIRST)
+        total += _to_neighbours(gradient + 2 * width, rows, columns, inside, width, wide, N_0, BY_0, BELOW_0, ABOVE_0)
     if AXES > 1:
-        total += _to_neighbours(gradient + 4 * width, rows, columns, inside, width, wide, SECOND)
+        total += _to_neighbours(gradient + 4 * width, rows, columns, inside, width, wide, N_1, BY_1, BELOW_1, ABOVE_1)
     if AXES > 2:
-        total += _to_neighbours(gradient + 6 * width, rows, columns, inside, width, wide, THIRD)
+        total += _to_neighbours(gradient + 6 * width, rows, columns, inside, width, wide, N_2, BY_2, BELOW_2, ABOVE_2)
     tl.store(x + places, total, inside)
 
 
 @triton.jit
-def _to_neighbours(gradient, rows, columns, inside, width, wide, AXIS: tl.constexpr):
-    n, by, below, above = AXIS
+def _to_neighbours(
+    gradient, rows, columns, inside, width, wide,
+    n: tl.constexpr, by: tl.constexpr, below: tl.constexpr, above: tl.constexpr,
+):  # fmt: skip
     place = (rows // by) % n
     # A point is the lower neighbour of the one above it, the last one that of the first where the axis wraps.
     upper = tl.where(place < n - 1, rows + by, rows - (n - 1) * by)
