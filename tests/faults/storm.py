@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,11 +91,24 @@ def _ctrl_c(target: Target, rank: int) -> None:
         interrupt(target.job)
 
 
+_stopped_until: dict[int | None, float] = {}
+
+
 def _stop_for(pids: list[int | None], seconds: float) -> None:
+    """A process that is stopped twice goes on when the later stop ends: a supervisor that went on between two would
+    rightly think that its ranks, still stopped, hang.
+    """
+    end = time.monotonic() + seconds
     for pid in pids:
+        _stopped_until[pid] = max(end, _stopped_until.get(pid, 0.0))
         _send(pid, signal.SIGSTOP)
-    # The supervisor first: it must not think that its ranks hang.
-    threading.Timer(seconds, lambda: [_send(pid, signal.SIGCONT) for pid in pids]).start()
+
+    def go_on() -> None:
+        for pid in pids:  # the supervisor first: it must not think that its ranks hang
+            if _stopped_until[pid] <= end:
+                _send(pid, signal.SIGCONT)
+
+    threading.Timer(seconds, go_on).start()
 
 
 def _stop_rank_a_while(target: Target, rank: int) -> None:
