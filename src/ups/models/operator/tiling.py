@@ -1,4 +1,4 @@
-"""Cells of a latent grid, gathered into equal tiles: windows of attention, and the cells that one of a coarser grid holds.
+"""Cells of a latent grid in equal tiles: windows of attention, and what a cell of a coarser grid holds.
 
 A grid need not divide into tiles. Beyond the end of a periodic axis its beginning follows: the last tile holds cells of
 the first, whose own results come from there. Beyond a wall there is nothing: cells of zeros, which no other cell hears.
@@ -30,8 +30,8 @@ def window_size(cells: int, most: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Tiling:
-    """Tiles of `size` cells along each axis, moved up by `shift` cells. What a shift moves over the end of an axis comes
-    back at its beginning: where there is a wall, `apart` says which cells of a tile lie at opposite ends.
+    """Tiles of `size` cells along each axis, moved up by `shift` cells. What a shift moves over the end of an axis
+    comes back at its beginning: where there is a wall, `apart` says which cells of a tile lie at opposite ends.
     """
 
     shape: tuple[int, ...]
