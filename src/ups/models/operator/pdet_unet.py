@@ -198,7 +198,10 @@ class Attention(nn.Module):
         self.mixed = nn.Linear(width, width)
 
     def forward(
-        self, h: Float[Tensor, "*groups N D"], bias: Tensor | None, products: torch.dtype | None
+        self,
+        h: Float[Tensor, "*groups N D"],
+        bias: Float[Tensor, "*windows heads N N"] | None,
+        products: torch.dtype | None,
     ) -> Float[Tensor, "*groups N D"]:
         """`bias`: what is added to the logits, (heads, N, N), or of each group its own."""
         qkv = product(h, self.qkv.weight, None, products).unflatten(-1, (3, self.heads, -1)).transpose(-4, -2)
