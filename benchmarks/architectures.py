@@ -40,7 +40,7 @@ TASKS: dict[str, tuple[dict[str, Any], int, int]] = {
 MODELS: dict[str, dict[str, Any]] = {
     "spectral": {"width": 24, "depth": 3, "modes": 32},
     "pdet_stack": {"width": 32, "depth": 4, "heads": 2},
-    "pdet_unet": {"width": 24, "depth": 1, "levels": 3, "heads": 3},
+    "pdet_unet": {"width": 32, "depth": 1, "levels": 3, "heads": 2},
 }
 HELD = 24
 RATE, NOISE, AVERAGED = 1e-2, 2e-3, 0.02

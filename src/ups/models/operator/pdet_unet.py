@@ -24,8 +24,10 @@ different tasks need only have their names in common, at the cost of as many tok
 
 Any grid: see `tiling.py` for those that do not divide. An axis that is a single window is heard all around, where it is
 periodic, and shifts by a cell of the coarsest level commute; along others, shifts by a whole window of each level. The
-cost grows with the number of cells. Values that work: docs/performance.md; heads of 16 channels on CPUs, 32 or more on
-GPUs; windows of 64 cells (64 in 1D, 8 × 8, 4 × 4 × 4).
+cost grows with the number of cells; where there are walls, shifted windows have a mask each, of as many numbers as one
+head's logits of one sample. Values that work in a minute on one core, and the defaults: width 32, three levels, a block
+a stage, heads of 16 channels, windows of 64 cells (64 in 1D, 8 × 8, 4 × 4 × 4). On Kuramoto-Sivashinsky one or two
+levels and windows of 16 were worse (docs/performance.md). Not tried: the paper's sizes, which are wider and deeper.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ EPSILON = 1e-6
 
 
 class PdetUnetSettings(OperatorSettings):
-    depth: Positive = Field(default=2, description="blocks of a stage, of which there are 2 levels − 1")
+    width: Positive = Field(default=32, description="channels of the latents at the finest level")
+    depth: Positive = Field(default=1, description="blocks of a stage, of which there are 2 levels − 1")
     levels: Positive = Field(default=3, description="grids, each half as fine and twice as wide as the one before")
     window: Positive = Field(default=64, description="cells that attend to one another: 64 are 8 × 8 in 2D")
     heads: Positive | None = Field(
