@@ -169,7 +169,7 @@ def test_the_innermost_frame_is_found_in_either_kind_of_text():
     stacks = 'Thread 0x1:\n  File "c.py", line 3 in h\n\nCurrent thread 0x2:\n  File "d.py", line 4 in i\n'
     assert last_frame(trace) == "b.py:2 (g)"
     assert last_frame(stacks) == "d.py:4 (i)"
-    twice = f"Fatal Python error: Segmentation fault\n\n{stacks}\nFatal Python error: Aborted\n\nCurrent thread 0x3:\n"
+    twice = f'Fatal Python error: Segmentation fault\n\n{stacks}\nFatal Python error: Aborted\n\nCurrent thread 0x3:\n'
     assert last_frame(twice + '  File "e.py", line 5 in wait\n') == "d.py:4 (i)"
     assert last_frame("") is None
 
