@@ -29,6 +29,7 @@ NO_RATE = ("shallow_water", "wave")
 SETTINGS: dict[str, dict[str, Any]] = {
     "spectral": {"width": 24, "depth": 2, "modes": 16, "head": 16},
     "pdet_stack": {"width": 32, "depth": 2, "heads": 2},
+    "pdet_unet": {"width": 16, "depth": 2, "levels": 2},
     "fno": {"width": 16, "modes": 12, "depth": 3},
     "unet": {"width": 16},  # at 8 every group has one channel: a bias before it has no slope but rounding
 }

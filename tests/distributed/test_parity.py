@@ -99,18 +99,36 @@ def _train_muon(data: Path, run: Path, settings: dict) -> dict[str, torch.Tensor
     return train_small(data, run, runtime=settings, optimiser="muon")[1]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_a_transformer_takes_the_same_path_on_two_ranks(data: Path, tmp_path: Path, strategy: str) -> None:
-    alone = _train_stack(data, tmp_path / "alone", {})
-    for tensors in run_ranks(2, _train_stack, data, tmp_path / "ranks", {"strategy": strategy}):
+STACK = ("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8})
+UNET = ("pdet_unet", {"width": 8, "depth": 1, "levels": 2, "window": 9, "heads": 2, "head": 8, "conditions": 8})
+SEPARATE = ("pdet_unet", UNET[1] | {"channels": "separate"})
+RECOMPUTED = {"micro_batch": 1, "checkpoint_activations": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "more"),
+    [
+        (STACK, "ddp", {}),
+        (STACK, "fsdp2", {}),
+        (UNET, "ddp", {}),
+        (UNET, "fsdp2", RECOMPUTED),
+        pytest.param(SEPARATE, "fsdp2", {}, marks=pytest.mark.slow),
+    ],
+    ids=["stack", "sharded stack", "unet", "sharded and recomputed unet", "sharded unet of separate channels"],
+)
+def test_a_transformer_takes_the_same_path_on_two_ranks(
+    data: Path, tmp_path: Path, model: tuple[str, dict], strategy: str, more: dict
+) -> None:
+    alone = _train_other(data, tmp_path / "alone", model, {})
+    for tensors in run_ranks(2, _train_other, data, tmp_path / "ranks", model, {"strategy": strategy, **more}):
         assert distance(alone, tensors, ("model.", "ema.")) <= 1e-10
 
 
-def _train_stack(data: Path, run: Path, settings: dict) -> dict[str, torch.Tensor]:
-    """The state after 20 steps of a `pdet_stack` on the same data."""
+def _train_other(data: Path, run: Path, model: tuple[str, dict], settings: dict) -> dict[str, torch.Tensor]:
+    """The state after 20 steps of another architecture on the same data."""
     spec, stores = prepared(data)
-    stack = ModelSpec("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}, spec.tasks)
-    small.prepared = lambda folder: (stack, stores)
+    described = ModelSpec(*model, spec.tasks)
+    small.prepared = lambda folder: (described, stores)
     try:
         return train_small(data, run, runtime=settings)[1]
     finally:

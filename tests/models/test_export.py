@@ -122,6 +122,7 @@ def test_a_program_runs_without_ups_and_gives_the_simulator_s_step(
     [
         ("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.125}),
         ("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}),
+        ("pdet_unet", {"width": 8, "depth": 1, "levels": 2, "window": 8, "head": 8, "conditions": 8}),
     ],
 )
 def test_other_architectures_have_programs_too(

@@ -141,5 +141,5 @@ def test_building_a_model_leaves_the_global_generator_alone() -> None:
 
 
 def test_an_unknown_architecture_is_refused() -> None:
-    with pytest.raises(UserError, match="known: spectral, pdet_stack, fno, unet"):
+    with pytest.raises(UserError, match="known: spectral, pdet_stack, pdet_unet, fno, unet"):
         ModelSpec("transformer", {}, (learned(),)).build()

@@ -42,7 +42,7 @@ SCALES = {
 }
 
 
-SETTINGS = {"spectral": {"modes": 6}, "pdet_stack": {"heads": 2}}
+SETTINGS = {"spectral": {"modes": 6}, "pdet_stack": {"heads": 2}, "pdet_unet": {"heads": 2, "levels": 2}}
 
 
 @pytest.fixture(params=SETTINGS)
@@ -170,7 +170,7 @@ def test_parameters_lead_time_and_static_fields_are_heard(architecture: str) -> 
 
 
 def test_each_block_is_modulated_by_its_own_numbers() -> None:
-    modulation = Modulation(4, 3, 5)
+    modulation = Modulation(4, [5, 5, 5])
     for parameter in modulation.parameters():
         torch.nn.init.normal_(parameter)
     conditions = torch.randn(2, 4)

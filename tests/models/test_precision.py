@@ -20,6 +20,7 @@ from ups.training.trainer import Trainer
 SETTINGS = {
     "spectral": small.SETTINGS,
     "pdet_stack": {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8},
+    "pdet_unet": {"width": 8, "depth": 1, "levels": 2, "window": 16, "heads": 2, "head": 8, "conditions": 8},
 }
 HALF, WHOLE = torch.bfloat16, torch.float32
 
@@ -33,7 +34,7 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
-        if name in ("mm", "bmm", "addmm", "native_layer_norm", "silu") or "attention" in name:
+        if name in ("mm", "bmm", "addmm", "native_layer_norm", "silu", "_softmax") or "attention" in name:
             floats = [a for a in args if isinstance(a, Tensor)]
             self.seen[name].append(tuple(dict.fromkeys(a.dtype for a in floats)))
         return func(*args, **(kwargs or {}))
@@ -89,6 +90,16 @@ def test_attention_and_products_are_rounded_but_the_stream_and_norms_are_not(tra
     assert products.seen["native_layer_norm"] == [(WHOLE,)] * (2 * passes)
     assert set(products.seen["mm"]) == {(HALF,)}  # q, k and v
     assert products.seen["addmm"] == [(HALF,)] * (3 * passes)
+
+
+@pytest.mark.parametrize("trainer", ["pdet_unet"], indirect=True)
+def test_windows_are_rounded_but_their_bias_softmax_and_what_goes_between_levels_are_not(trainer: Trainer) -> None:
+    types, products = stream(trainer)
+    assert set(types) == {WHOLE}
+    assert set(products.seen["bmm"]) == {(HALF,)}  # logits, and the sum of values
+    assert set(products.seen["_softmax"]) == {(WHOLE,)}
+    # of the network of distances, and of the MLP
+    assert products.seen["silu"] == [(WHOLE,), (HALF,)] * (len(products.seen["silu"]) // 2)
 
 
 @pytest.mark.parametrize("trainer", list(SETTINGS), indirect=True)

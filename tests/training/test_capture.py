@@ -81,10 +81,17 @@ def test_captured_steps_are_eager_steps_bit_for_bit(data: Path, tmp_path: Path, 
 
 @on_a_gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_transformer_is_captured_too(data: Path, tmp_path: Path, precision: str, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [("pdet_stack", {}), ("pdet_unet", {"window": 16}), ("pdet_unet", {"window": 9, "channels": "separate"})],
+)
+def test_transformers_are_captured_too(
+    data: Path, tmp_path: Path, architecture: str, settings: dict[str, Any], precision: str, monkeypatch
+) -> None:
     spec, stores = small.prepared(data)
-    stack = ModelSpec("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}, spec.tasks)
-    monkeypatch.setattr(small, "prepared", lambda folder: (stack, stores))
+    sizes = {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}
+    described = ModelSpec(architecture, sizes | settings, spec.tasks)
+    monkeypatch.setattr(small, "prepared", lambda folder: (described, stores))
     runs = [train(data, tmp_path / capture, capture, precision=precision)[1] for capture in ("on", "off")]
     assert different(*runs) == []
 

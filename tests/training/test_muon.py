@@ -147,7 +147,7 @@ class Net(nn.Module):
             nn.ParameterDict({"stack": torch.randn(3, 6, 12), "matrix": torch.randn(6, 6), "vector": torch.randn(6)})
             for _ in range(2)
         )
-        self.modulation = Modulation(5, 2, 18)
+        self.modulation = Modulation(5, [18, 18])
         self.head = nn.Linear(6, 2)
 
     def layers(self) -> list[nn.Module]:

@@ -6,10 +6,10 @@ from ups.config.named import Registry
 from ups.models.baselines.fno import FNO_ARCHITECTURE
 from ups.models.baselines.unet import UNET_ARCHITECTURE
 from ups.models.network import Architecture
-from ups.models.operator.model import PDET_STACK, SPECTRAL
+from ups.models.operator.model import PDET_STACK, PDET_UNET, SPECTRAL
 
 ARCHITECTURES = Registry[Architecture](
-    "architecture", {a.name: a for a in (SPECTRAL, PDET_STACK, FNO_ARCHITECTURE, UNET_ARCHITECTURE)}
+    "architecture", {a.name: a for a in (SPECTRAL, PDET_STACK, PDET_UNET, FNO_ARCHITECTURE, UNET_ARCHITECTURE)}
 )
 
 

@@ -7,7 +7,7 @@ name, so a new parameter adds rows and changes none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -47,18 +47,26 @@ class ConditionEmbedding(nn.Module):
 class Modulation(nn.Module):
     """The vector of conditions → the numbers that gains, shifts and gates of each block add to 1 or 0: none at first.
 
-    One product for all blocks: by themselves these are so small that launching them takes longer than computing them.
+    One product for all blocks of as many numbers: by themselves these are so small that launching them takes longer
+    than computing them.
     """
 
     compiled = True
 
-    def __init__(self, width: int, blocks: int, numbers: int) -> None:
+    def __init__(self, width: int, numbers: Sequence[int]) -> None:
+        """`numbers` of each block."""
         super().__init__()
-        self.weights = nn.ParameterList(torch.zeros(width, numbers) for _ in range(blocks))
-        self.biases = nn.ParameterList(torch.zeros(numbers) for _ in range(blocks))
+        self.weights = nn.ParameterList(torch.zeros(width, n) for n in numbers)
+        self.biases = nn.ParameterList(torch.zeros(n) for n in numbers)
+        self.alike = [[i for i, n in enumerate(numbers) if n == size] for size in dict.fromkeys(numbers)]
 
-    def forward(self, conditions: Float[Tensor, "B D"]) -> tuple[Float[Tensor, "B N"], ...]:
+    def forward(self, conditions: Float[Tensor, "B D"]) -> tuple[Float[Tensor, "B _"], ...]:
         """A block's numbers each."""
         # [*self.weights] would do, but not in torch 2.11's compiler.
-        weights, biases = torch.stack(list(self.weights)), torch.stack(list(self.biases))
-        return torch.baddbmm(biases[:, None], conditions.expand(len(weights), *conditions.shape), weights).unbind()
+        all_weights, all_biases = list(self.weights), list(self.biases)
+        found: dict[int, Tensor] = {}
+        for blocks in self.alike:
+            weights, biases = (torch.stack([own[i] for i in blocks]) for own in (all_weights, all_biases))
+            own = torch.baddbmm(biases[:, None], conditions.expand(len(weights), *conditions.shape), weights)
+            found.update(zip(blocks, own.unbind(), strict=True))
+        return tuple(found[i] for i in range(len(found)))

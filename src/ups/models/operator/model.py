@@ -29,14 +29,16 @@ from ups.models.geometry import Frame, Geometry, position_waves
 from ups.models.interpolation import apply_along
 from ups.models.network import Architecture, matrices_of
 from ups.models.operator.pdet_stack import PdetStack, PdetStackSettings
+from ups.models.operator.pdet_unet import PdetUnet, PdetUnetSettings
+from ups.models.operator.settings import OperatorSettings
 from ups.models.operator.spectral import Spectral, SpectralSettings
 
 if TYPE_CHECKING:
     from ups.models.saved import TrainedTask
 
-ARCHITECTURES = {"spectral": Spectral, "pdet_stack": PdetStack}
-"""What stands between stem and head, by name: each gives blocks, how many numbers modulate one of them, and the tables
-they look up for a frame."""
+ARCHITECTURES = {"spectral": Spectral, "pdet_stack": PdetStack, "pdet_unet": PdetUnet}
+"""What stands between stem and head, by name: each gives a body of blocks, the tables they look up for a frame, and
+whether every channel has latents of its own."""
 
 
 def patchify(values: Float[Tensor, "B *space C"], patch: tuple[int, ...]) -> Float[Tensor, "B *latent CP"]:
@@ -55,14 +57,23 @@ class Stem(nn.Module):
     On a periodic axis nothing tells where a point lies, and what blocks compute commutes with shifts; a force that is
     fixed in space does not. So each task with such an axis learns a field of its own there, zero at first, from the
     lowest waves of all axes.
+
+    `separate`: every channel has latents of its own, (B, C, *latent, D), and a vector that tells it from the others;
+    static fields and walls are added to all.
     """
 
     compiled = True
 
     def __init__(
-        self, tasks: Mapping[str, TaskSpec], frames: Mapping[str, Frame], width: int, position_modes: int
+        self,
+        tasks: Mapping[str, TaskSpec],
+        frames: Mapping[str, Frame],
+        width: int,
+        position_modes: int,
+        separate: bool = False,
     ) -> None:
         super().__init__()
+        self.tasks, self.separate = tasks, separate
         self.rows = nn.ParameterDict()
         self.bias = nn.Parameter(torch.zeros(width))
         self.positions = nn.ParameterDict()
@@ -83,6 +94,8 @@ class Stem(nn.Module):
                 self.inputs[name].append(key)
                 if key not in self.rows:
                     self.rows[key] = nn.Parameter(torch.randn(lags * cells, width) / math.sqrt(len(fields) * cells))
+        names = {c for task in tasks.values() for c in task.channel_names} if separate else ()
+        self.names = nn.ParameterDict({f"field_{c}": nn.Parameter(torch.randn(width)) for c in sorted(names)})
 
     def forward(
         self, task: str, values: Float[Tensor, "B *space C"], geometry: Geometry
@@ -97,20 +110,27 @@ class Stem(nn.Module):
             for axis, table in enumerate(geometry.waves):
                 own = apply_along(table, own, axis)
             domain = domain + own
-        return patchify(values, patch) @ torch.cat([self.rows[key] for key in keys]) + domain
+        inputs, rows = patchify(values, patch), [self.rows[key] for key in keys]
+        if not self.separate:
+            return inputs @ torch.cat(rows) + domain
+        latents = [part @ own for part, own in zip(inputs.split([len(own) for own in rows], -1), rows, strict=True)]
+        names = self.tasks[task].channel_names
+        own, common = latents[: len(names)], sum(latents[len(names) :], domain)
+        return torch.stack([x + self.names[f"field_{c}"] + common for c, x in zip(names, own, strict=True)], 1)
 
 
 class Head(nn.Module):
     """Latents → increments at the points: interpolated features, the place in the cell, the input fields at that point.
 
-    Where the equation conserves a channel's mean, the increment on the whole grid has none.
+    Where the equation conserves a channel's mean, the increment on the whole grid has none. `separate`: every channel's
+    increment is read from its own latents.
     """
 
     compiled = True
 
-    def __init__(self, tasks: Mapping[str, TaskSpec], width: int, hidden: int) -> None:
+    def __init__(self, tasks: Mapping[str, TaskSpec], width: int, hidden: int, separate: bool = False) -> None:
         super().__init__()
-        self.tasks = tasks
+        self.tasks, self.separate = tasks, separate
         self.inner = nn.Linear(width, hidden)
         self.place = nn.ParameterDict(
             {str(d): nn.Parameter(torch.zeros(4 * d, hidden)) for d in {task.dimension for task in tasks.values()}}
@@ -139,7 +159,7 @@ class Head(nn.Module):
         self, task: str, x: Float[Tensor, "B *latent D"], local: Float[Tensor, "B *space I"], geometry: Geometry
     ) -> Float[Tensor, "B *space C"]:
         features = self.inner(x)
-        for axis, (matrix, points) in enumerate(zip(geometry.decode, geometry.frame.patch, strict=True)):
+        for axis, (matrix, points) in enumerate(zip(geometry.decode, geometry.frame.patch, strict=True), self.separate):
             if points > 1:
                 features = apply_along(matrix, features, axis)
         out = self._values(task, features, geometry.offsets, local)
@@ -149,13 +169,17 @@ class Head(nn.Module):
     def _values(
         self,
         task: str,
-        features: Float[Tensor, "B *points D"],
+        features: Float[Tensor, "B *latent D"],
         place: Float[Tensor, "*points F"],
         local: Float[Tensor, "B *points I"],
     ) -> Float[Tensor, "B *points C"]:
         local_rows = torch.cat([self.local[key] for key in self.inputs[task]])
-        h = features + place @ self.place[str(self.tasks[task].dimension)] + local @ local_rows
-        return F.silu(h) @ torch.cat([self.outer[key] for key in self.outputs[task]], -1)
+        outer = torch.cat([self.outer[key] for key in self.outputs[task]], -1)
+        at_points = local @ local_rows
+        h = features + place @ self.place[str(self.tasks[task].dimension)]
+        if not self.separate:
+            return F.silu(h + at_points) @ outer
+        return torch.einsum("bc...h,hc->b...c", F.silu(h + at_points[:, None]), outer)
 
     def _drift(self, task: str, increment: Float[Tensor, "B *space C"]) -> Float[Tensor, "B *ones C"]:
         """The mean change of channels whose mean the equation conserves: what has to be taken off again."""
@@ -166,7 +190,8 @@ class Head(nn.Module):
 class OperatorModel(nn.Module):
     """One network for several tasks; fields come scaled, increments leave in units of the task's step scale.
 
-    `settings` are the architecture's own: modes and expansion for `spectral`, heads and expansion for `pdet_stack`.
+    `settings` are the architecture's own: modes and expansion for `spectral`, heads and expansion for `pdet_stack`;
+    these, levels, window and channels for `pdet_unet`.
     """
 
     def __init__(
@@ -186,21 +211,24 @@ class OperatorModel(nn.Module):
         self.position_modes = position_modes
         self.tasks = {task.name: task for task in tasks}
         self.frames = {task.name: frames[task.name] for task in tasks}
-        self.architecture: Spectral | PdetStack = ARCHITECTURES[architecture](self.frames, width=width, **settings)
+        self.architecture: Spectral | PdetStack | PdetUnet = ARCHITECTURES[architecture](
+            self.frames, width=width, **settings
+        )
         names = {name for task in tasks for name in condition_names(task)}
-        self.stem = Stem(self.tasks, self.frames, width, position_modes)
+        self.stem = Stem(self.tasks, self.frames, width, position_modes, self.architecture.separate)
         self.conditions = ConditionEmbedding(names, conditions)
-        self.modulation = Modulation(conditions, depth, self.architecture.modulated)
-        self.blocks = nn.ModuleList(self.architecture.block() for _ in range(depth))
-        self.head = Head(self.tasks, width, head)
+        body = self.architecture.body(depth)
+        self.modulation = Modulation(conditions, body.modulated)
+        self.blocks = body
+        self.head = Head(self.tasks, width, head, self.architecture.separate)
         self._geometries: dict[tuple, Geometry] = {}
         self._fixed: dict[tuple, Mapping[str, Float[Tensor, ""]]] = {}
 
     def layers(self) -> list[nn.Module]:
-        return list(self.blocks)
+        return self.blocks.layers()
 
     def matrices(self) -> list[nn.Parameter]:
-        return matrices_of([*self.blocks, self.modulation])
+        return [*self.blocks.matrices(), *matrices_of([self.modulation])]
 
     def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
         """The task's tables, made on first use; fields on any other grid are refused."""
@@ -241,13 +269,12 @@ class OperatorModel(nn.Module):
         fixed = {name: value.expand(history.shape[0]) for name, value in self.fixed(task, history).items()}
         modulation = self.modulation(self.conditions({**conditions, **fixed}))
         x = self.stem(task, fields, geometry)
-        for block, numbers in zip(self.blocks, modulation, strict=True):
-            x = block(x, numbers, geometry.tables)
+        x = self.blocks(x, modulation, geometry.tables)
         return self.head(task, x, torch.cat([history[:, -1], static], -1), geometry)
 
 
-def _architecture(name: str, settings: type[SpectralSettings] | type[PdetStackSettings]) -> Architecture:
-    def build(tasks: Sequence[TrainedTask], chosen: SpectralSettings | PdetStackSettings) -> OperatorModel:
+def _architecture(name: str, settings: type[OperatorSettings]) -> Architecture:
+    def build(tasks: Sequence[TrainedTask], chosen: OperatorSettings) -> OperatorModel:
         frames = {task.spec.name: task.frame for task in tasks}
         return OperatorModel([task.spec for task in tasks], frames, architecture=name, **chosen.model_dump())
 
@@ -256,6 +283,7 @@ def _architecture(name: str, settings: type[SpectralSettings] | type[PdetStackSe
 
 SPECTRAL = _architecture("spectral", SpectralSettings)
 PDET_STACK = _architecture("pdet_stack", PdetStackSettings)
+PDET_UNET = _architecture("pdet_unet", PdetUnetSettings)
 
 
 def _kept() -> AbstractContextManager[Any]:

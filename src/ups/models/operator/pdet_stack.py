@@ -30,6 +30,7 @@ from torch.nn import functional as F
 from ups.config.settings import Positive
 from ups.errors import UserError
 from ups.models.geometry import Frame
+from ups.models.operator.body import Stack
 from ups.models.operator.settings import OperatorSettings
 from ups.models.precision import product
 
@@ -53,6 +54,8 @@ class PdetStackSettings(OperatorSettings):
 class PdetStack:
     """The architecture's blocks, and the tables they need of a frame."""
 
+    separate = False
+
     def __init__(
         self,
         frames: Mapping[str, Frame],
@@ -62,13 +65,16 @@ class PdetStack:
         expansion: float = 2.0,
     ) -> None:
         heads = heads or max(1, width // HEAD)
-        self.width, self.heads, self.expansion, self.modulated = width, heads, expansion, 6 * width
+        self.width, self.heads, self.expansion = width, heads, expansion
         most = max(frame.grid.dimension for frame in frames.values())
         if width % heads or (width // heads) % 2 or width // heads < 2 * most:
             raise UserError(
                 f"heads {heads} does not divide width {width} into heads of an even number of "
                 f"channels, at least {2 * most}; change either"
             )
+
+    def body(self, depth: int) -> Stack:
+        return Stack(self.block() for _ in range(depth))
 
     def block(self) -> PdetBlock:
         return PdetBlock(self.width, self.heads, self.expansion)
@@ -113,7 +119,7 @@ class PdetBlock(nn.Module):
     def __init__(self, width: int, heads: int, expansion: float) -> None:
         super().__init__()
         hidden = int(expansion * width)
-        self.heads = heads
+        self.heads, self.modulated = heads, 6 * width
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.query_scale = nn.Parameter(torch.ones(width // heads))
         self.key_scale = nn.Parameter(torch.ones(width // heads))

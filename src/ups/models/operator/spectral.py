@@ -32,6 +32,7 @@ from ups.kernels import INSTALLED, differentiable
 from ups.models.bases import transforms
 from ups.models.geometry import Frame
 from ups.models.interpolation import apply_along
+from ups.models.operator.body import Stack
 from ups.models.operator.pointwise import activated, gated, modulated
 from ups.models.operator.settings import OperatorSettings
 
@@ -62,6 +63,8 @@ class Bases:
 class Spectral:
     """The architecture's blocks, and the tables they need of a frame; `modes` are kept along each axis at most."""
 
+    separate = False
+
     def __init__(
         self,
         frames: Mapping[str, Frame],
@@ -72,7 +75,7 @@ class Spectral:
         expansion: float = 2.0,
     ) -> None:
         self.width, self.modes, self.experts, self.expansion = width, modes, experts, expansion
-        self.modulated, self.tasks = 3 * width, list(frames)
+        self.tasks = list(frames)
         self.bases: dict[str, dict[str, int]] = {}
         self.local: dict[str, list[str]] = {}
         for task, frame in frames.items():
@@ -81,6 +84,9 @@ class Spectral:
             for axis, needed in enumerate(frame.local(modes)):
                 if needed:
                     self.local.setdefault(AXES[axis], []).append(task)
+
+    def body(self, depth: int) -> Stack:
+        return Stack(self.block() for _ in range(depth))
 
     def block(self) -> SpectralBlock:
         return SpectralBlock(self.width, self.tasks, self.bases, self.local, self.expansion, self.experts)
@@ -192,7 +198,7 @@ class SpectralBlock(nn.Module):
         the axes along which some tasks need neighbours, and which.
         """
         super().__init__()
-        hidden = int(expansion * width)
+        self.modulated, hidden = 3 * width, int(expansion * width)
 
         def normal(rows: int, columns: int, size: float) -> Callable[..., Tensor]:
             return lambda n: torch.randn(n, rows, columns) / math.sqrt(size)
