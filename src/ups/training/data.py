@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def prepare(
     runtime: Runtime,
     source: Source,
     share: float,
-    strides: Mapping[int, float],
+    strides: Collection[int],
     folder: Path,
     dtype: str = "float32",
     workers: int | None = None,
@@ -71,12 +71,14 @@ def prepare(
         runtime.check_stop(f"the statistics of {spec.name} will be computed from the first trajectory on")
 
     def learn() -> list[Any]:
+        frames = len(source.train.times)
+        fitting = [stride for stride in sorted(strides) if spec.history * stride < frames]
         learned = TrainedTask(
             spec=spec,
             grid=source.train.grid,
             statistics=statistics(source.train, spec, read, readers),
             ranges=_ranges(source.train, spec.parameters, read),
-            leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
+            leads=() if spec.dt is None else tuple(stride * spec.dt for stride in fitting),
         )
         return [learned.to_dict(), store_key(source.train, learned.normaliser, dtype, read)]
 

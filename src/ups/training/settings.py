@@ -32,7 +32,11 @@ class TrainingConfig(Strict):
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.99
     noise: Annotated[float, Field(ge=0)] = Field(default=0.0, description="input noise, in units of the sample's rms")
     rollout: list[tuple[Share, Positive]] = Field(default=[(0.0, 1)], description="[share of training, steps unrolled]")
-    strides: dict[Positive, PositiveFloat] = Field(default={1: 1.0}, description="frames a step spans: weight")
+    strides: Positive | dict[Positive, PositiveFloat] = Field(
+        default={1: 1.0},
+        description="frames that a step spans: weight, drawn for each sample; a number alone: all pairs of frames that "
+        "far apart at most, for a model of any lead time in between",
+    )
     precision: Literal["float32", "float64", "bfloat16"] = Field(
         default="float32",
         description="bfloat16: attention and the blocks' products but the spectral ones; all else is float32. It is "
@@ -40,6 +44,14 @@ class TrainingConfig(Strict):
     )
     validate_every: Positive = 500
     checkpoint_every: Positive = neutral(500, "steps between checkpoints")
+
+    def stride_table(self) -> tuple[tuple[int, float], ...]:
+        """(frames that a step spans, weight). Of all strides up to a longest, the weights are 1 / stride: as many
+        samples of the lead times from 1 to 2 as of those from 4 to 8.
+        """
+        if isinstance(self.strides, int):
+            return tuple((stride, 1 / stride) for stride in range(1, self.strides + 1))
+        return tuple(self.strides.items())
 
     @model_validator(mode="after")
     def _rollout_starts_at_zero(self) -> TrainingConfig:

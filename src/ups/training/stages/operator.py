@@ -60,7 +60,7 @@ class OperatorStage:
         """As many frames as the schedule unrolls steps."""
         training = self.training
         lengths = [length for start, length in training.rollout if step >= start * training.steps]
-        return Span(lengths[-1], tuple(training.strides.items()))
+        return Span(lengths[-1], training.stride_table())
 
     def loss(self, batch: Batch, draws: Draws) -> LossParts:
         """Each sample's relative L2 error over that of persistence in one step, mean over the unrolled steps, gradients
