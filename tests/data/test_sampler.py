@@ -167,7 +167,8 @@ def test_strides_follow_their_weights_and_skip_what_does_not_fit():
 
 def test_another_table_of_strides_keeps_the_trajectories_and_a_single_stride_the_starts():
     sampler = Sampler((("a", 30, 41, 1.0),), seed=4, batch_size=9)
-    one, heavier, several = (sampler.indices(5, 1, table)[0] for table in (((1, 1.0),), ((1, 7.0),), ((1, 1.0), (2, 1.0))))
+    tables = (((1, 1.0),), ((1, 7.0),), ((1, 1.0), (2, 1.0)))
+    one, heavier, several = (sampler.indices(5, 1, table)[0] for table in tables)
     assert same(one, heavier)
     assert torch.equal(one.ids, several.ids)
 

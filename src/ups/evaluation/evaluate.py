@@ -8,18 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ups.data.sources import Source
 from ups.evaluation.labels import PERSISTENCE
-from ups.evaluation.scores import score
+from ups.evaluation.scores import mean_entry, score
 from ups.evaluation.solver import compare
 from ups.fields import Batch
 from ups.metrics import nrmse, power_spectrum
+from ups.metrics.bootstrap import draws
 from ups.metrics.layout import Fields
 from ups.models.predictor import MeanSolution, Persistence, Predictor
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import one_step, read_all, rollout
+from ups.rollout.predict import half_steps, one_step, read_all, rollout
 from ups.rollout.predict import steady as solve
+from ups.rollout.schedule import SAME
 from ups.track.jsonl import plain
 
 
@@ -50,7 +54,8 @@ def evaluate(
     `predictors` are in the order of the tables; `model` names the one the run is about, which is also set beside the
     solvers, on `solved` trajectories. A rollout starts from the frames that the test set gives, and those after them
     are predicted and scored; in one step every frame but the first is predicted. Persistence of a steady task is the
-    training set's mean solution.
+    training set's mean solution. Where training had lead times to compare, `half_steps` says how far two steps of half
+    the longest end from one step of all of it.
     """
     if PERSISTENCE in predictors:
         raise ValueError(f"a predictor cannot be called {PERSISTENCE!r}: evaluation adds it itself")
@@ -72,6 +77,9 @@ def evaluate(
     metrics = {}
     if not steady:
         metrics["one_step"] = scored({name: one_step(p, task, truth) for name, p in judged.items()}, 1)
+        if (half := _half(learned, truth)) is not None:
+            apart = {name: _apart(p, task, truth, half) for name, p in judged.items() if name != PERSISTENCE}
+            metrics["one_step"]["half_steps"] = mean_entry(model, apart, draws(len(truth), seed, resamples))
     predicted = {name: hardest(predictor, truth) for name, predictor in judged.items()}
     metrics["one_step" if steady else "rollout"] = scored(predicted, 0 if steady else given)
     solver = None
@@ -79,6 +87,21 @@ def evaluate(
         found = compare(source.solvers, lambda batch: hardest(judged[model], batch), training_seconds, solved)
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
     return Evaluation(metrics, solver, _arrays(learned, truth, predicted, 0 if steady else given, pictures))
+
+
+def _half(learned: TrainedTask, truth: Batch) -> int | None:
+    """Half of the most frames that a step may span in the trained range of lead times; None where half is too short."""
+    if len(learned.leads) < 2:
+        return None
+    dt = float(truth.times[0, 1] - truth.times[0, 0])
+    half = int(max(learned.leads) / dt * (1 + SAME) / 2)
+    return half if half and half * dt * (1 + SAME) >= min(learned.leads) else None
+
+
+def _apart(predictor: Predictor, task: str, truth: Batch, half: int) -> Float[Tensor, " N"]:
+    """The nRMSE of two half steps, were one whole step the truth: 0 for a simulator that is one at every lead time."""
+    twice, once = half_steps(predictor, task, truth, half)
+    return nrmse(twice, once).flatten(1).mean(1).double()
 
 
 def _arrays(
