@@ -13,7 +13,7 @@ from typing import Any
 from ups.data.generate.workers import all_cores
 from ups.data.prepare.cached import cached
 from ups.data.prepare.row_ranges import batches, total_bytes
-from ups.data.prepare.statistics import statistics
+from ups.data.prepare.statistics import check_changes, statistics
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
@@ -73,10 +73,12 @@ def prepare(
     def learn() -> list[Any]:
         frames = len(source.train.times)
         fitting = [stride for stride in sorted(strides) if spec.history * stride < frames]
+        scales = statistics(source.train, spec, read, readers)
+        check_changes(scales)
         learned = TrainedTask(
             spec=spec,
             grid=source.train.grid,
-            statistics=statistics(source.train, spec, read, readers),
+            statistics=scales,
             ranges=_ranges(source.train, spec.parameters, read),
             leads=() if spec.dt is None else tuple(stride * spec.dt for stride in fitting),
         )
