@@ -159,10 +159,9 @@ def test_strides_follow_their_weights_and_skip_what_does_not_fit():
             counter.update(part.strides.tolist())
             mixed += len(set(part.strides.tolist())) > 1
     for stride, probability in ((1, 0.25), (2, 0.5), (8, 0.25)):
-        sigma = math.sqrt(4 * steps * probability * (1 - probability))
-        assert abs(drawn[0][stride] - 4 * steps * probability) < 4 * sigma
+        assert abs(drawn[0][stride] - 4 * steps * probability) < 5  # evenly spread, not left to chance
     assert set(drawn[1]) == {1, 2} and set(drawn[2]) == {1}
-    assert mixed > steps  # most steps of the two moving tasks hold samples of several lead times
+    assert mixed > 1.9 * steps  # nearly every step of the two moving tasks has samples of several lead times
 
 
 def test_another_table_of_strides_keeps_the_trajectories_and_a_single_stride_the_starts():

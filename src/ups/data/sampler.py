@@ -184,7 +184,9 @@ class Sampler:
             for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
                 here = epochs == epoch
                 ids[here] = _permutation(mix(key, _ORDER, epoch), task.trajectories)[places[here]]
-            stride = _draw_strides(task, steps, strides, mix_each(mix(key, _STRIDE), positions))
+            # Multiples of γ modulo 2⁶⁴ are spread evenly, so every step has its share of every stride.
+            draws = np.uint64(mix(key, _STRIDE)) + positions.astype(np.uint64) * np.uint64(_GAMMA)
+            stride = _draw_strides(task, steps, strides, draws)
             windows = (task.frames - steps * stride).astype(np.uint64)
             starts = (mix_each(mix(key, _START), positions) % windows).astype(np.int64)
             slots = torch.arange(first_slot, first_slot + count)
