@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from ups.config.settings import Positive, PositiveFloat, Share, Strict, neutral
 from ups.data.settings import SamplingConfig
+
+SHORTEST = 0.9
+"""The share of samples of stride 1 among all pairs of frames: what others take, rollouts lose (docs/universal.md)."""
 
 
 class TrainingConfig(Strict):
@@ -46,12 +50,14 @@ class TrainingConfig(Strict):
     checkpoint_every: Positive = neutral(500, "steps between checkpoints")
 
     def stride_table(self) -> tuple[tuple[int, float], ...]:
-        """(frames that a step spans, weight). Of all strides up to a longest, the weights are 1 / stride: as many
-        samples of the lead times from 1 to 2 as of those from 4 to 8.
+        """(frames that a step spans, weight). Of all strides up to a longest, 1 has `SHORTEST` of the weight, because
+        rollouts are made of it, and the others the rest in parts of 1 / stride.
         """
-        if isinstance(self.strides, int):
-            return tuple((stride, 1 / stride) for stride in range(1, self.strides + 1))
-        return tuple(self.strides.items())
+        if isinstance(self.strides, dict):
+            return tuple(self.strides.items())
+        others = range(2, self.strides + 1)
+        rest = (1 - SHORTEST) / math.fsum(1 / stride for stride in others) if others else 0.0
+        return (1, SHORTEST), *((stride, rest / stride) for stride in others)
 
     @model_validator(mode="after")
     def _rollout_starts_at_zero(self) -> TrainingConfig:
