@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,11 +55,13 @@ def test_a_samples_loss_is_its_own_whatever_the_lead_times_beside_it(tmp_path: P
     sampler = Sampler((TaskShare("advection", store.trajectories, store.frames, 1.0),), seed=0, batch_size=8)
     part = sampler.indices(0, 1, [(stride, 1.0) for stride in (1, 2, 3)])[0]
     assert set(part.strides.tolist()) == {1, 2, 3}
-    together = several.loss(store.gather(part), draws_of(store.gather(part))).total
-    for i, stride in enumerate(part.strides.tolist()):
-        alone = store.gather(replace(part._take(torch.tensor([i]))))
+    together = several.loss(store.gather(part), draws_of(store.gather(part))).total.detach()
+    for i, (piece, stride) in enumerate(zip(part.micro_batches(1), part.strides.tolist(), strict=True)):
+        alone = store.gather(piece)
         assert float(alone.times[0, 1] - alone.times[0, 0]) == pytest.approx(0.1 * stride)
-        assert float(together[i]) == pytest.approx(float(one.loss(alone, draws_of(alone)).total) / stride, rel=1e-5)
+        assert float(together[i]) == pytest.approx(
+            float(one.loss(alone, draws_of(alone)).total.detach()) / stride, rel=1e-5
+        )
 
 
 def test_a_run_of_several_lead_times_reports_half_steps_and_takes_any_in_between(tmp_path: Path) -> None:
