@@ -83,7 +83,7 @@ def _task(runtime: Runtime, folder: Path) -> TaskData:
             "burgers", TaskConfig(make=make), DataConfig(workers=1), folder / "data", 0, lambda *_: None
         ),
     )
-    return prepare(runtime, source, 1.0, {1: 1.0}, folder / "store")
+    return prepare(runtime, source, 1.0, {1}, folder / "store")
 
 
 def _trainer(runtime: Runtime, task: TaskData, folder: Path, batch: int, **operator: int) -> Trainer:

@@ -74,7 +74,7 @@ class BiasStage:
 
     def window(self, step: int) -> Span:
         """One step is enough for so few numbers."""
-        return Span(1, tuple(self.context.training.strides.items()))
+        return Span(1, self.context.training.stride_table())
 
     def loss(self, batch: Batch, draws: Draws) -> LossParts:
         history = self.parent.model.tasks[batch.task].history

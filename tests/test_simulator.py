@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,25 @@ def test_a_time_between_steps_is_interpolated_and_said_to_be(small: Simulator) -
     expected = (-frames[0] + 9 * frames[1] + 9 * frames[2] - frames[3]) / 16
     assert torch.allclose(result.values[1], expected, rtol=0, atol=1e-12)
     assert any("interpolated" in note for note in result.warnings)
+
+
+def test_a_model_of_a_range_of_lead_times_steps_to_every_time(small: Simulator) -> None:
+    tasks = tuple(replace(task, leads=(0.1, 0.4)) if task.leads else task for task in small.tasks.values())
+    sim = Simulator(OperatorPredictor(small.predictor.model, tasks))  # pyright: ignore[reportAttributeAccessIssue]
+    u0, beta = torch.randn(2, 8, 1, dtype=torch.float64), {"beta": 0.4}
+    found = sim.rollout(u0, times=[0.0, 0.15, 0.4], conditions=beta)
+    first = sim.rollout(u0, steps=1, dt=0.15, conditions=beta)
+    rest = sim.rollout(first.values[:, -1], steps=2, dt=0.125, conditions=beta)
+    assert torch.allclose(found.values[:, 0], u0, rtol=0, atol=1e-12)
+    assert torch.allclose(found.values[:, 1:], torch.stack([first.values[:, 0], rest.values[:, 1]], 1), atol=1e-12)
+    assert found.warnings == first.warnings == rest.warnings == ()
+    assert not sim.rollout(u0, steps=1, dt=0.37, conditions=beta).warnings
+    (note,) = sim.rollout(u0, steps=1, dt=0.45, conditions=beta).warnings
+    assert note == "dt = 0.45 is outside the lead times that task 'waves' was trained on (0.1 to 0.4)"
+    (note,) = sim.rollout(
+        u0, times=[0.15, 0.2], conditions=beta
+    ).warnings  # 0.05 from one to the other: too short a step
+    assert "interpolated" in note
 
 
 def test_what_was_never_seen_is_warned_of(small: Simulator) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from torch import Tensor
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
-from ups.models.interpolation import axis_matrix
 from ups.models.predictor import Predictor, State, Target
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import advance
+from ups.rollout.schedule import Schedule, exact, regular
 from ups.training.restore import restored, stage_folder
 
 FAR = 0.1
@@ -92,7 +92,9 @@ class Simulator:
         - conditions: the task's parameters (numbers, or one per sample) and static fields (on u0's grid), by name.
         - at: points (P, dim) inside the domain; without it, values come on u0's grid.
         - task: needed when the conditions do not tell it.
-        - dt: the task's own step if not given. Times between steps are interpolated by a cubic through those around.
+        - dt: the task's own step if not given, and any between the shortest and the longest lead time trained on. Times
+          between steps are interpolated by a cubic through those around; without dt, a model of a range of lead times
+          takes steps that end at each of them, where these are in its range.
         - members: of several, values have them as an axis in front of the batch's; `seed` says which ones. Those of a
           model without chance are all the same.
         """
@@ -118,74 +120,49 @@ class Simulator:
             if steps is not None or times is not None:
                 raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
             state = self.predictor.start(name, frames, of, grid)
-            (solution,) = self._decoded(state, None, 1, target, members, seed)
+            (solution,) = self._decoded(state, [None], target, members, seed)
             values, when = solution[:, None], torch.zeros(1, dtype=torch.float64)
             notes += _departures(learned, values)
         else:
-            dt, when = self._schedule(learned, steps, times, dt, notes)
+            schedule = self._schedule(learned, steps, times, dt, notes)
             state = self.predictor.start(name, frames, of, grid)
-            values, departures = self._advance(learned, state, dt, when, target, members, seed)
-            notes += departures
+            first = torch.cat([self.predictor.decode(state, target)] * members)
+            after = self._decoded(state, schedule.leads(state.history), target, members, seed)
+            states, when = torch.stack([first, *after], 1), schedule.when
+            notes += _departures(learned, states)  # also of steps that are not wanted
+            values = schedule.read(states)
         values = values.unflatten(0, (members, -1))
         values = values if batched else values[:, 0]
         values = values if members > 1 else values[0]
         return Rollout(values, when, learned.spec.channel_names, name, tuple(notes))
 
-    def _advance(
-        self,
-        learned: TrainedTask,
-        state: State,
-        dt: float,
-        when: Float[Tensor, " T"],
-        target: Target,
-        members: int,
-        seed: int,
-    ) -> tuple[Float[Tensor, "B T *points C"], list[str]]:
-        """States at the steps around every wanted time, then a cubic in time, exact on the steps themselves; and what
-        is to be said of the steps, also of those not wanted.
-        """
-        on_steps = bool(((when / dt - (when / dt).round()).abs() < 1e-6).all())
-        last = int(torch.ceil(when[-1] / dt - 1e-6)) + (0 if on_steps else 1)
-        lead = state.history.new_full((len(state.history),), dt)
-        first = torch.cat([self.predictor.decode(state, target)] * members)
-        stacked = torch.stack([first, *self._decoded(state, lead, last, target, members, seed)], 1)
-        departures = _departures(learned, stacked)
-        if on_steps:
-            return stacked[:, (when / dt).round().long()], departures
-        steps = torch.arange(last + 1, dtype=torch.float64) * dt
-        matrix = axis_matrix(steps, (0.0, float(steps[-1])), False, when, 3).to(stacked)
-        return torch.einsum("qt,bt...->bq...", matrix, stacked), departures
-
     def _decoded(
         self,
         state: State,
-        lead: Float[Tensor, " B"] | None,
-        steps: int,
+        leads: Iterable[Float[Tensor, " B"] | None],
         target: Target,
         members: int,
         seed: int,
     ) -> Iterator[Float[Tensor, "B *points C"]]:
         """The states that follow, all members in one batch."""
-        for after in advance(self.predictor, state, lead, steps, members if members > 1 else None, seed):
+        for after in advance(self.predictor, state, leads, members if members > 1 else None, seed):
             values = self.predictor.decode(after, target)
             yield values if members == 1 else values.flatten(0, 1)
 
     def _schedule(
         self, learned: TrainedTask, steps: int | None, times: Any, dt: float | None, notes: list[str]
-    ) -> tuple[float, Float[Tensor, " T"]]:
+    ) -> Schedule:
         if (steps is None) == (times is None):
             raise UserError("say how far to go with either steps=N or times=[...] (--steps N or --times T,T,...)")
         assert learned.spec.dt is not None
         step = float(learned.spec.dt if dt is None else dt)
         if not 0 < step < math.inf:
             raise UserError(f"dt is {step}; give a positive time")
-        if not min(learned.leads) * 0.99 <= step <= max(learned.leads) * 1.01:
-            trained = ", ".join(f"{lead:g}" for lead in learned.leads)
-            notes.append(f"dt = {step:g} is outside the steps the model was trained on ({trained})")
         if steps is not None:
             if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
                 raise UserError(f"steps is {steps!r}; give a whole number from 1 to {MOST_STEPS:,}")
-            return step, torch.arange(1, steps + 1, dtype=torch.float64) * step
+            notes += _untrained(learned, step)
+            return regular(step, torch.arange(1, steps + 1, dtype=torch.float64) * step)
         when = torch.as_tensor(times, dtype=torch.float64).reshape(-1)
         if len(when) == 0 or float(when.min()) < 0 or bool((when.diff() <= 0).any()) or not bool(when.isfinite().all()):
             raise UserError("times must be increasing, finite and not negative, with at least one of them")
@@ -193,9 +170,13 @@ class Simulator:
             raise UserError(
                 f"time {float(when[-1]):g} is {needed:.3g} steps of {step:g} away; a rollout has at most {MOST_STEPS:,}"
             )
-        if bool(((when / step - (when / step).round()).abs() >= 1e-6).any()):
+        schedule = regular(step, when)
+        if schedule.places is None and dt is None and learned.spec.history == 1:  # else the history's times matter too
+            schedule = exact(step, learned.leads, when) or schedule
+        if schedule.places is None:
             notes.append(f"times that are not multiples of dt = {step:g} are interpolated between steps")
-        return step, when
+        notes += _untrained(learned, schedule.runs[-1][0])  # steps of several lengths are all in the trained range
+        return schedule
 
     def _learned(self, task: str | None, given: Mapping[str, Any]) -> TrainedTask:
         if task is None:
@@ -291,6 +272,15 @@ class Simulator:
                 raise UserError(f"{name} has shape {tuple(given[name].shape)}; give one number, or one per sample")
             parameters[name] = given[name].expand(batch)
         return Conditions(parameters, fields)
+
+
+def _untrained(learned: TrainedTask, dt: float) -> list[str]:
+    """What is to be said of a step that is shorter or longer than all in training."""
+    shortest, longest = min(learned.leads), max(learned.leads)
+    if shortest * 0.99 <= dt <= longest * 1.01:
+        return []
+    trained = f"{shortest:g}" if shortest == longest else f"{shortest:g} to {longest:g}"
+    return [f"dt = {dt:g} is outside the lead times that task {learned.spec.name!r} was trained on ({trained})"]
 
 
 def _departures(learned: TrainedTask, states: Float[Tensor, "B T *points C"]) -> list[str]:

@@ -117,7 +117,7 @@ def test_a_second_start_does_not_read_the_training_data(tmp_path, monkeypatch):
                 "advection", TaskConfig(make=make), DataConfig(workers=1), tmp_path / "data", 0, lambda *_: None
             )
             store = tmp_path / "store"
-            task = prepare(runtime, source, 1.0, {1: 1.0}, store, measured=lambda *a: measured.append(a))
+            task = prepare(runtime, source, 1.0, {1}, store, measured=lambda *a: measured.append(a))
             return len(read), len(measured), task.learned.to_dict()
 
     (first, ticks, learned), (second, later, again) = start(), start()

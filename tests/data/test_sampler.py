@@ -27,8 +27,9 @@ def sampler_of(tasks, seed=0, extra=3):
 
 def same(a, b):
     return (
-        (a.task, a.stride, a.frames) == (b.task, b.stride, b.frames)
+        (a.task, a.frames) == (b.task, b.frames)
         and torch.equal(a.ids, b.ids)
+        and torch.equal(a.strides, b.strides)
         and torch.equal(a.starts, b.starts)
         and torch.equal(a.slots, b.slots)
     )
@@ -79,9 +80,10 @@ def test_windows_lie_inside_their_trajectories(tasks, seed, step, window):
     tasks = [(n, frames if frames > window else 1, share) for n, frames, share in tasks]
     sampler = sampler_of(tasks, seed)
     for task, part in zip(sampler.tasks, sampler.indices(step, window, ((1, 1.0), (2, 1.0), (4, 1.0))), strict=True):
-        last = part.starts + (part.frames - 1) * part.stride
+        last = part.starts + (part.frames - 1) * part.strides
         assert part.frames == (1 if task.frames == 1 else window + 1)
         assert int(part.starts.min()) >= 0 and int(last.max()) < task.frames
+        assert torch.equal(part.windows[:, -1], last)
         assert int(part.ids.min()) >= 0 and int(part.ids.max()) < task.trajectories
 
 
@@ -89,14 +91,14 @@ def test_windows_lie_inside_their_trajectories(tasks, seed, step, window):
 @given(task_lists, st.integers(0, 2**63), st.integers(0, 10**6), st.integers(1, 9))
 def test_ranks_take_disjoint_parts_that_make_up_the_same_batch(tasks, seed, step, size):
     sampler = sampler_of(tasks, seed, extra=7)
-    whole = sampler.indices(step, 0)
+    whole = sampler.indices(step, 0, ((1, 1.0), (2, 1.0)))
     slots = torch.cat([part.slots for part in whole])
     assert slots.tolist() == list(range(sampler.batch_size))
     for part in whole:
         pieces = [part.padded(rank, size) for rank in range(size)]
         real = [int(piece.weights.sum()) for piece in pieces]
         assert max(real) - min(real) <= 1
-        for name in ("ids", "starts", "slots"):
+        for name in ("ids", "starts", "strides", "slots"):
             own = [getattr(piece, name)[:count] for piece, count in zip(pieces, real, strict=True)]
             assert torch.equal(torch.cat(own), getattr(part, name))
 
@@ -115,7 +117,7 @@ def test_a_step_does_not_depend_on_the_steps_before_it(tasks, seed, steps):
 def test_another_process_sees_the_same_batch():
     # Python salts str hashes per process; the order must not hang on them.
     expression = (
-        "[(p.ids.tolist(), p.starts.tolist(), p.stride) for p in "
+        "[(p.ids.tolist(), p.starts.tolist(), p.strides.tolist()) for p in "
         "Sampler((('advection', 100, 41, 1.0), ('darcy', 50, 1, 0.5)), 3, 6).indices(17, 4, ((1, .5), (2, .5)))]"
     )
     code = f"from ups.data.sampler import Sampler; print({expression})"
@@ -149,16 +151,25 @@ def test_start_frames_are_uniform():
 
 
 def test_strides_follow_their_weights_and_skip_what_does_not_fit():
-    sampler = Sampler((("long", 10, 41, 1.0), ("short", 10, 7, 1.0), ("steady", 10, 1, 1.0)), seed=0, batch_size=3)
-    steps, table = 4000, ((1, 1.0), (2, 2.0), (8, 1.0))
-    drawn = [Counter() for _ in range(3)]
+    sampler = Sampler((("long", 10, 41, 1.0), ("short", 10, 7, 1.0), ("steady", 10, 1, 1.0)), seed=0, batch_size=12)
+    steps, table = 1000, ((1, 1.0), (2, 2.0), (8, 1.0))
+    drawn, mixed = [Counter() for _ in range(3)], 0
     for step in range(steps):
         for counter, part in zip(drawn, sampler.indices(step, 3, table), strict=True):
-            counter[part.stride] += 1
+            counter.update(part.strides.tolist())
+            mixed += len(set(part.strides.tolist())) > 1
     for stride, probability in ((1, 0.25), (2, 0.5), (8, 0.25)):
-        sigma = math.sqrt(steps * probability * (1 - probability))
-        assert abs(drawn[0][stride] - steps * probability) < 4 * sigma
+        assert abs(drawn[0][stride] - 4 * steps * probability) < 5  # evenly spread, not left to chance
     assert set(drawn[1]) == {1, 2} and set(drawn[2]) == {1}
+    assert mixed > 1.9 * steps  # nearly every step of the two moving tasks has samples of several lead times
+
+
+def test_another_table_of_strides_keeps_the_trajectories_and_a_single_stride_the_starts():
+    sampler = Sampler((("a", 30, 41, 1.0),), seed=4, batch_size=9)
+    tables = (((1, 1.0),), ((1, 7.0),), ((1, 1.0), (2, 1.0)))
+    one, heavier, several = (sampler.indices(5, 1, table)[0] for table in tables)
+    assert same(one, heavier)
+    assert torch.equal(one.ids, several.ids)
 
 
 def test_a_batch_without_a_sample_of_every_task_is_refused():

@@ -89,14 +89,15 @@ def windowed(tmp_path_factory):
 @given(st.data())
 def test_a_gathered_window_equals_the_slice(windowed, data):
     values, stored = windowed
-    frames, stride = data.draw(st.sampled_from([(1, 1), (2, 1), (4, 3), (13, 1), (3, 6), (1, 50)]))
-    starts = st.integers(0, 12 - (frames - 1) * stride)
-    windows = data.draw(st.lists(st.tuples(st.integers(0, 40), starts), max_size=12))
-    rows = torch.tensor([row for row, _ in windows], dtype=torch.int64)
-    starts = torch.tensor([start for _, start in windows], dtype=torch.int64)
-    batch = stored.gather(rows, starts, frames, stride)
+    frames, longest = data.draw(st.sampled_from([(1, 1), (2, 1), (4, 4), (13, 1), (3, 6), (1, 50)]))
+    window = st.integers(1, longest).flatmap(
+        lambda stride: st.tuples(st.integers(0, 40), st.integers(0, 12 - (frames - 1) * stride), st.just(stride))
+    )
+    windows = data.draw(st.lists(window, max_size=12))
+    rows, starts, strides = (torch.tensor([w[i] for w in windows], dtype=torch.int64) for i in range(3))
+    batch = stored.gather(rows, starts, frames, None if longest == 1 else strides)
     assert batch.dtype == torch.float32 and batch.shape == (len(windows), frames, 6, 2)
-    for sample, (row, start) in zip(batch, windows, strict=True):
+    for sample, (row, start, stride) in zip(batch, windows, strict=True):
         expected = values[row, start : start + (frames - 1) * stride + 1 : stride].astype(np.float32)
         np.testing.assert_array_equal(sample.numpy(), expected)
 
@@ -132,6 +133,10 @@ def test_a_window_outside_the_data_is_an_error(tmp_path, row, start):
         stored.gather(torch.tensor([3]), torch.tensor([1]), 2)
     with pytest.raises(IndexError, match="frames 0 to 3 asked of rows of 3 frames"):
         stored.gather(torch.tensor([0]), torch.tensor([0]), 4)
+    with pytest.raises(IndexError, match="frames 0 to 4 asked of rows of 3 frames"):
+        stored.gather(torch.tensor([0, 1]), torch.tensor([0, 0]), 3, torch.tensor([1, 2]))
+    with pytest.raises(IndexError, match="frames -1 to 2 asked of rows of 3 frames"):
+        stored.gather(torch.tensor([0, 1]), torch.tensor([1, 0]), 3, torch.tensor([-1, 1]))
 
 
 def shard_of(path: Path, number: int) -> Path:

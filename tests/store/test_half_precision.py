@@ -26,7 +26,7 @@ def normaliser(data: Solved, equation: Advection | Darcy) -> Normaliser:
 
 def windows(store: FieldStore) -> TaskIndices:
     ids = torch.arange(store.trajectories)
-    return TaskIndices(store.normaliser.spec.name, ids, 0 * ids, ids, torch.ones(len(ids)), store.frames, 1)
+    return TaskIndices(store.normaliser.spec.name, ids, 0 * ids, 0 * ids + 1, ids, torch.ones(len(ids)), store.frames)
 
 
 @pytest.mark.parametrize("equation", EQUATIONS, ids=lambda equation: equation.name)

@@ -41,7 +41,7 @@ def test_where_one_frame_is_given_a_share_of_samples_starts_from_one() -> None:
 def test_the_number_of_given_frames_is_the_validation_data_s_and_is_saved(tmp_path: Path) -> None:
     data, validation = Standing(6), Standing(3, given=3)
     with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0) as runtime:
-        task = prepare(runtime, Source(TASK, data, validation, {}), 1.0, {1: 1.0}, tmp_path, workers=1)
+        task = prepare(runtime, Source(TASK, data, validation, {}), 1.0, {1}, tmp_path, workers=1)
     assert task.learned.given == 3
     described = task.learned.to_dict()
     assert TrainedTask.from_dict(described).given == 3

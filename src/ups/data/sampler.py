@@ -7,6 +7,7 @@ state to save. Integer hashes stand in for generators, so the order also survive
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ def mix_each(prefix: int, values: Int[np.ndarray, " n"]) -> UInt64[np.ndarray, "
 
 class Span(NamedTuple):
     """What a sample holds beyond its task's history: so many frames, and how far apart. `strides` is a table of (frames
-    from one step to the next, weight); each task draws one a step.
+    from one step to the next, weight), of which every sample draws its own.
     """
 
     frames: int
@@ -77,7 +78,7 @@ class TaskShare(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TaskIndices:
-    """One task's part of a global batch: windows of `frames` frames, `stride` apart, one a sample.
+    """One task's part of a global batch: windows of `frames` frames, one a sample, whose frames are a stride apart.
 
     `slots` are the samples' places in the global batch, unique within a step across tasks: what `Draws` depend on.
     `weights` are 1, or 0 for a sample that only fills a rank's place; over all ranks they sum to the global count.
@@ -86,13 +87,18 @@ class TaskIndices:
     task: str
     ids: Int[Tensor, " b"]
     starts: Int[Tensor, " b"]
+    strides: Int[Tensor, " b"]
     slots: Int[Tensor, " b"]
     weights: Float[Tensor, " b"]
     frames: int
-    stride: int
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def windows(self) -> Int[Tensor, "b T"]:
+        """The numbers of every sample's frames."""
+        return self.starts[:, None] + self.strides[:, None] * torch.arange(self.frames)
 
     def padded(self, rank: int, size: int) -> TaskIndices:
         """The part of rank `rank` of `size`, brought to the length that the longest part has. Parts are disjoint, cover
@@ -121,7 +127,7 @@ class TaskIndices:
             yield self._take(places)
 
     def _take(self, places: Int[Tensor, " n"]) -> TaskIndices:
-        taken = {name: getattr(self, name)[places] for name in ("ids", "starts", "slots", "weights")}
+        taken = {name: getattr(self, name)[places] for name in ("ids", "starts", "strides", "slots", "weights")}
         return replace(self, **taken)
 
 
@@ -164,22 +170,24 @@ class Sampler:
     ) -> tuple[TaskIndices, ...]:
         """The global batch of `step`: a task's history and the `window` frames that follow it, one part a task.
 
-        `strides` is a table of (frames from one step to the next, weight); each task draws one a step. Strides too
-        long for a task's trajectories are left out of its draw. A task of one frame is steady: its only window is that
-        frame.
+        `strides` is a table of (frames from one step to the next, weight), of which every sample draws its own, so
+        that no step is of long lead times alone. Strides too long for a task's trajectories are left out of its draws.
+        A task of one frame is steady: its only window is that frame.
         """
         parts, first_slot = [], 0
         for task, count in zip(self.tasks, self.counts, strict=True):
             key = mix(self.seed, zlib.crc32(task.name.encode()))
             steps = window + task.history - 1 if task.frames > 1 else 0
-            stride = _draw_stride(task, steps, strides, mix(key, _STRIDE, step)) if steps else 1
             positions = step * count + np.arange(count, dtype=np.int64)
             epochs, places = np.divmod(positions, task.trajectories)
             ids = np.empty(count, dtype=np.int64)
             for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
                 here = epochs == epoch
                 ids[here] = _permutation(mix(key, _ORDER, epoch), task.trajectories)[places[here]]
-            windows = np.uint64(task.frames - steps * stride)
+            # Multiples of γ modulo 2⁶⁴ are spread evenly, so every step has its share of every stride.
+            draws = np.uint64(mix(key, _STRIDE)) + positions.astype(np.uint64) * np.uint64(_GAMMA)
+            stride = _draw_strides(task, steps, strides, draws)
+            windows = (task.frames - steps * stride).astype(np.uint64)
             starts = (mix_each(mix(key, _START), positions) % windows).astype(np.int64)
             slots = torch.arange(first_slot, first_slot + count)
             parts.append(
@@ -187,10 +195,10 @@ class Sampler:
                     task.name,
                     torch.from_numpy(ids),
                     torch.from_numpy(starts),
+                    torch.from_numpy(stride),
                     slots,
                     torch.ones(count),
                     frames=steps + 1,
-                    stride=stride,
                 )
             )
             first_slot += count
@@ -222,21 +230,23 @@ def check_ranks(batch_size: int, ranks: int) -> None:
         )
 
 
-def _draw_stride(task: TaskShare, steps: int, strides: Sequence[tuple[int, float]], draw: int) -> int:
-    """The stride whose share of the weights contains draw / 2⁶⁴, among those that fit into the trajectory."""
+def _draw_strides(
+    task: TaskShare, steps: int, strides: Sequence[tuple[int, float]], draws: UInt64[np.ndarray, " n"]
+) -> Int[np.ndarray, " n"]:
+    """For each draw the stride whose share of the weights contains draw / 2⁶⁴, among those that fit into the
+    trajectory.
+    """
+    if steps == 0:
+        return np.ones(len(draws), dtype=np.int64)
     fitting = [(stride, weight) for stride, weight in strides if stride > 0 and steps * stride < task.frames]
-    total = math.fsum(weight for _, weight in fitting)
-    if total <= 0:
+    ends = list(itertools.accumulate(weight for _, weight in fitting))
+    if not ends or ends[-1] <= 0:
         raise UserError(
             f"task {task.name!r} has {task.frames} frames, too few for {steps} steps at any of the strides "
             f"{[stride for stride, _ in strides]}; shorten the rollout, the history or the strides"
         )
-    left = draw / 2**64 * total
-    for stride, weight in fitting:
-        left -= weight
-        if left < 0:
-            return stride
-    return fitting[-1][0]
+    places = np.searchsorted(np.array(ends[:-1]), draws / 2**64 * ends[-1], side="right")
+    return np.array([stride for stride, _ in fitting], dtype=np.int64)[places]
 
 
 @lru_cache(maxsize=64)

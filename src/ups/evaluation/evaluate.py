@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ups.data.sources import Source
 from ups.evaluation.labels import PERSISTENCE
-from ups.evaluation.scores import score
+from ups.evaluation.scores import mean_entry, score
 from ups.evaluation.solver import compare
-from ups.fields import Batch
+from ups.fields import Batch, TaskSpec
 from ups.metrics import nrmse, power_spectrum
+from ups.metrics.bootstrap import draws
 from ups.metrics.layout import Fields
 from ups.models.predictor import MeanSolution, Persistence, Predictor
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import one_step, read_all, rollout
+from ups.rollout.predict import half_steps, one_step, read_all, rollout
 from ups.rollout.predict import steady as solve
+from ups.rollout.schedule import SAME
 from ups.track.jsonl import plain
 
 
@@ -50,7 +54,8 @@ def evaluate(
     `predictors` are in the order of the tables; `model` names the one the run is about, which is also set beside the
     solvers, on `solved` trajectories. A rollout starts from the frames that the test set gives, and those after them
     are predicted and scored; in one step every frame but the first is predicted. Persistence of a steady task is the
-    training set's mean solution.
+    training set's mean solution. Where training had lead times to compare, `half_steps` says how far two steps of half
+    the longest end from one step of all of it.
     """
     if PERSISTENCE in predictors:
         raise ValueError(f"a predictor cannot be called {PERSISTENCE!r}: evaluation adds it itself")
@@ -63,26 +68,67 @@ def evaluate(
         """What it makes of a batch that gives it as little as the task allows: a solve, or a rollout."""
         return solve(predictor, task, batch) if steady else rollout(predictor, task, batch, given)
 
+    spec, present = _present(learned.spec, truth)
+
     def scored(predicted: Mapping[str, Fields], first: int) -> dict[str, Any]:
         """Of the frames from `first` on, whose times count from the one before."""
         times = truth.times[0, first:] - (0 if steady else truth.times[0, first - 1])
-        target = truth.values[:, first:]
-        return score(learned.spec, predicted, target, times, seed, resamples, model=model, grid=truth.grid)
+        target, predicted = present(truth.values[:, first:]), {who: present(p) for who, p in predicted.items()}
+        return score(spec, predicted, target, times, seed, resamples, model=model, grid=truth.grid)
 
     metrics = {}
     if not steady:
         metrics["one_step"] = scored({name: one_step(p, task, truth) for name, p in judged.items()}, 1)
+        if (half := _half(learned, truth)) is not None:
+            apart = {name: _apart(p, task, truth, half, present) for name, p in judged.items() if name != PERSISTENCE}
+            metrics["one_step"]["half_steps"] = mean_entry(model, apart, draws(len(truth), seed, resamples))
     predicted = {name: hardest(predictor, truth) for name, predictor in judged.items()}
     metrics["one_step" if steady else "rollout"] = scored(predicted, 0 if steady else given)
     solver = None
     if source.solvers and solved:
         found = compare(source.solvers, lambda batch: hardest(judged[model], batch), training_seconds, solved)
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
-    return Evaluation(metrics, solver, _arrays(learned, truth, predicted, 0 if steady else given, pictures))
+    arrays = _arrays(learned, truth, predicted, 0 if steady else given, pictures, present)
+    return Evaluation(metrics, solver, arrays)
+
+
+def _present(spec: TaskSpec, truth: Batch) -> tuple[TaskSpec, Callable[[Fields], Fields]]:
+    """The task with the channels that are anything but zero in a test set, and what takes them from fields: against a
+    channel that is zero throughout, no error is relative. All, where all are zero.
+    """
+    places = truth.values.flatten(0, -2).any(0).nonzero().flatten().tolist() or list(range(len(spec.channels)))
+    if len(places) == len(spec.channels):
+        return spec, lambda fields: fields
+    channels = tuple(spec.channels[place] for place in places)
+    names = {channel.name for channel in channels}
+    kept = tuple(invariant for invariant in spec.invariants if invariant.channel in names)
+    return replace(spec, channels=channels, invariants=kept), lambda fields: fields[..., places]
+
+
+def _half(learned: TrainedTask, truth: Batch) -> int | None:
+    """Half of the most frames that a step may span in the trained range of lead times; None where half is too short."""
+    if len(learned.leads) < 2:
+        return None
+    dt = float(truth.times[0, 1] - truth.times[0, 0])
+    half = int(max(learned.leads) / dt * (1 + SAME) / 2)
+    return half if half and half * dt * (1 + SAME) >= min(learned.leads) else None
+
+
+def _apart(
+    predictor: Predictor, task: str, truth: Batch, half: int, present: Callable[[Fields], Fields]
+) -> Float[Tensor, " N"]:
+    """The nRMSE of two half steps, were one whole step the truth: 0 for a simulator that is one at every lead time."""
+    twice, once = half_steps(predictor, task, truth, half)
+    return nrmse(present(twice), present(once)).flatten(1).mean(1).double()
 
 
 def _arrays(
-    learned: TrainedTask, truth: Batch, predictions: Mapping[str, Fields], given: int, pictures: int
+    learned: TrainedTask,
+    truth: Batch,
+    predictions: Mapping[str, Fields],
+    given: int,
+    pictures: int,
+    present: Callable[[Fields], Fields],
 ) -> dict[str, np.ndarray]:
     """A few trajectories to look at, spread over the test set, and the curves over all of it; given frames are true."""
     chosen = torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()
@@ -94,7 +140,7 @@ def _arrays(
     arrays |= {f"parameter_{n}": truth.parameters[n][chosen].numpy() for n in learned.spec.parameters}
     for who, values in predictions.items():
         arrays[f"prediction_{who}"] = torch.cat([truth.values[chosen, :given], values[chosen]], 1).numpy()
-        growth = nrmse(values, target).mean((0, 2))
+        growth = nrmse(present(values), present(target)).mean((0, 2))
         arrays[f"growth_{who}"] = torch.cat([torch.zeros(given), growth.float()]).numpy()
         arrays[f"spectrum_{who}"] = _spectrum(values[:, -1:])
     arrays["spectrum_truth"] = _spectrum(target[:, -1:])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.errors import GaveUp
@@ -51,9 +51,7 @@ def score(
     drawn = draws(len(truth), seed, resamples)
     result: dict[str, dict[str, Any]] = {}
     for name in table[model]:
-        found = {who: values[name] for who, values in table.items()}
-        means = {who: values.mean() for who, values in found.items()}
-        result[name] = _entry(model, means, {who: resampled_means(values, drawn) for who, values in found.items()})
+        result[name] = mean_entry(model, {who: values[name] for who, values in table.items()}, drawn)
     errors = {who: values["nrmse"] for who, values in table.items()}
     result["nrmse_median"] = _entry(
         model,
@@ -66,6 +64,12 @@ def score(
         {who: _pooled(values, truth, drawn) for who, values in predictions.items()},
     )
     return result
+
+
+def mean_entry(model: str, found: Mapping[str, Float[Tensor, " N"]], drawn: Int[Tensor, "R N"]) -> dict[str, Any]:
+    """One metric of `metrics.json` from every predictor's number a sample."""
+    means = {who: values.mean() for who, values in found.items()}
+    return _entry(model, means, {who: resampled_means(values, drawn) for who, values in found.items()})
 
 
 def _entry(model: str, values: Mapping[str, Tensor], resampled: Mapping[str, Float[Tensor, " R"]]) -> dict[str, Any]:

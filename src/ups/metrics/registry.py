@@ -24,8 +24,10 @@ from ups.metrics.errors import boundary_rmse, conserved_rmse, max_error, nrmse, 
 from ups.metrics.layout import Fields
 from ups.metrics.spectra import BANDS, spectral_error
 
-DERIVED = ("nrmse_median", "nrmse_pooled")
-"""Names in `metrics.json` that are not means over samples, so no metric of the registry can have them."""
+DERIVED = ("nrmse_median", "nrmse_pooled", "half_steps")
+"""Names in `metrics.json` that are no means of a number from prediction and truth, so no metric of the registry can
+have them.
+"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ def data_of(
     sources, tasks = {}, {}
     trainings = [config.training_of(stage.training) for stage in config.each_stage().values()]
     unroll = max(steps for training in trainings for _, steps in training.rollout)
-    strides = {stride: 1.0 for training in trainings for stride in training.strides}
+    strides = {stride for training in trainings for stride, _ in training.stride_table()}
     looked = partial(check_inputs, config.tasks, config.data, directory / "data", seed=config.seed)
     runtime.in_turn("look at the inputs", partial(looked, unroll=unroll, stride=min(strides)))
     with _displays() as show:

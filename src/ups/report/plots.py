@@ -37,6 +37,11 @@ def growth_figure(task: TaskPage) -> Figure:
     return figure
 
 
+def has_waves(task: TaskPage) -> bool:
+    """Whether there is a spectrum to draw: fields that are constant in space have none."""
+    return any(bool(((k > 0) & (power > 0)).any()) for k, power in task.spectra.values())
+
+
 @styled
 def spectra_figure(task: TaskPage) -> Figure:
     """Power against wave number at the final time: lost small scales show as a gap at the right."""

@@ -18,7 +18,7 @@ from ups.report.contents import TaskPage
 from ups.report.drawing import render
 from ups.report.legend import Legend
 from ups.report.pictures import draws_every_field, film_figure, profiles_figure, space_time_figure, steady_figure
-from ups.report.plots import growth_figure, solver_figure, spectra_figure
+from ups.report.plots import growth_figure, has_waves, solver_figure, spectra_figure
 from ups.report.verdict import METRIC_NAMES, VIEW_NAMES, duration, from_json, interval, number
 
 MOST_PICTURES = 6
@@ -32,7 +32,7 @@ def task_section(task: TaskPage, budget: int) -> str:
     if task.growth and not task.steady:
         text = "Mean over the test samples at each time; the given frame is not drawn. Lower and flatter is better."
         curves += figure_html(growth_figure(task), "svg", f"Error growth, {task.title}", text)
-    if task.spectra:
+    if has_waves(task):
         text = "Mean energy of waves by wave number. Where a line leaves the black one, scales are lost or invented."
         curves += figure_html(spectra_figure(task), "svg", f"Spectra, {task.title}", text)
     return f"""<section id="{key}">

@@ -11,7 +11,12 @@ from ups.report.contents import SummaryRow, TaskPage
 from ups.report.legend import Legend
 
 VIEW_NAMES = {"one_step": "one step", "rollout": "rollout"}
-METRIC_NAMES = {"nrmse": "nRMSE", "vrmse": "VRMSE", "relative_l2": "relative L2"}
+METRIC_NAMES = {
+    "nrmse": "nRMSE",
+    "vrmse": "VRMSE",
+    "relative_l2": "relative L2",
+    "half_steps": "nRMSE of two half steps against one whole",
+}
 
 
 def summary_rows(tasks: Sequence[TaskPage], metric: str = "nrmse") -> list[SummaryRow]:

@@ -5,7 +5,7 @@ Whoever predicts, predictions are in physical units on the grid of the trajector
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from jaxtyping import Float
@@ -27,13 +27,12 @@ def read_all(dataset: Dataset, most: int | None = None) -> Batch:
 def advance(
     predictor: Predictor,
     state: State,
-    lead: Float[Tensor, " B"] | None,
-    steps: int,
+    leads: Iterable[Float[Tensor, " B"] | None],
     members: int | None = None,
     seed: int = 0,
 ) -> Iterator[State]:
-    """Yield the `steps` states that follow, each one lead time after the last; of so many members, if any are said."""
-    for number in range(steps):
+    """Yield the states that follow, each one lead time after the last; of so many members, if any are said."""
+    for number, lead in enumerate(leads):
         if members is None:
             state = predictor.step(state, lead)
         else:
@@ -47,7 +46,7 @@ def rollout(predictor: Predictor, task: str, batch: Batch, given: int = 1) -> Fl
     parts = []
     for part, conditions, lead in _chunks(batch):
         state = predictor.start(task, part.values[:, :given], conditions, part.grid)
-        states = advance(predictor, state, lead, part.values.shape[1] - given)
+        states = advance(predictor, state, [lead] * (part.values.shape[1] - given))
         parts.append(torch.stack([predictor.decode(state) for state in states], 1).cpu())
     return torch.cat(parts)
 
@@ -63,6 +62,29 @@ def one_step(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N 
             frames.append(predictor.decode(predictor.step(state, lead)))
         parts.append(torch.stack(frames, 1).cpu())
     return torch.cat(parts)
+
+
+@torch.no_grad()
+def half_steps(
+    predictor: Predictor, task: str, batch: Batch, half: int
+) -> tuple[Float[Tensor, "N S *space C"], Float[Tensor, "N S *space C"]]:
+    """Two steps of `half` frames each, and one of as many as both, from the same true frames: the two ends.
+
+    Starts are so far apart that the steps follow one another through the trajectories.
+    """
+    twice, once = [], []
+    for part, conditions, lead in _chunks(batch):
+        history, frames = predictor.tasks[task].spec.history, part.values.shape[1]
+        ends: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for t in range(0, max(1, frames - 2 * half), 2 * half):
+            for end, stride in zip(ends, (half, 2 * half), strict=True):
+                past = [t - lag * stride for lag in reversed(range(history)) if lag * stride <= t]
+                state = predictor.start(task, part.values[:, past], conditions, part.grid)
+                *_, state = advance(predictor, state, [stride * lead] * (2 * half // stride))
+                end.append(predictor.decode(state))
+        twice.append(torch.stack(ends[0], 1).cpu())
+        once.append(torch.stack(ends[1], 1).cpu())
+    return torch.cat(twice), torch.cat(once)
 
 
 @torch.no_grad()

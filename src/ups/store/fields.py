@@ -120,13 +120,12 @@ class FieldStore:
 
     def gather(self, part: TaskIndices) -> Batch:
         spec = self.normaliser.spec
-        values = self._read(lambda: self.store["fields"].gather(part.ids, part.starts, part.frames, part.stride))
-        frames = part.starts[:, None] + part.stride * torch.arange(part.frames)
+        values = self._read(lambda: self.store["fields"].gather(part.ids, part.starts, part.frames, part.strides))
         static = self.rows("static", part.ids).float().unbind(-1) if spec.static else ()
         return Batch(
             task=spec.name,
             values=values,
-            times=self.times[frames],
+            times=self.times[part.windows],
             grid=self.grid,
             boundary=self.boundary,
             parameters={name: self.parameters[part.ids, i] for i, name in enumerate(spec.parameters)},

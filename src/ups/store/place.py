@@ -40,11 +40,10 @@ class DeviceStore:
         self.parameters = store.parameters.to(device, dtype)
 
     def window(self, part: TaskIndices) -> Window:
-        return Window(self, part.ids, part.starts, part.stride * torch.arange(part.frames))
+        return Window(self, part.ids, part.windows)
 
     def gather(self, window: Window) -> Batch:
-        ids = window.ids
-        frames = window.starts[:, None] + window.offsets
+        ids, frames = window.ids, window.frames
         static = () if self.static is None else self.static[ids].to(self.dtype).unbind(-1)
         return Batch(
             task=self.spec.name,
@@ -74,8 +73,7 @@ class Window:
 
     source: DeviceStore
     ids: Int[Tensor, " B"]
-    starts: Int[Tensor, " B"]
-    offsets: Int[Tensor, " T"]
+    frames: Int[Tensor, "B T"]
 
     @property
     def task(self) -> str:
@@ -84,10 +82,10 @@ class Window:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the values to be gathered."""
-        return len(self.ids), len(self.offsets), *self.source.fields.shape[2:]
+        return *self.frames.shape, *self.source.fields.shape[2:]
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Window:
-        return replace(self, ids=change(self.ids), starts=change(self.starts), offsets=change(self.offsets))
+        return replace(self, ids=change(self.ids), frames=change(self.frames))
 
     def read(self) -> Batch:
         return self.source.gather(self)

@@ -25,7 +25,7 @@ bytes than NumPy can count.
 
 
 class ArrayStore:
-    """A complete store: `store["fields"].gather(rows, starts, frames=8, stride=1)`."""
+    """A complete store: `store["fields"].gather(rows, starts, frames=8)`."""
 
     def __init__(self, path: Path, index: Index) -> None:
         self.path = path
@@ -79,41 +79,47 @@ class StoredArray:
         return self.shape[0]
 
     def gather(
-        self, rows: Int[Tensor, " B"], starts: Int[Tensor, " B"], frames: int, stride: int = 1
+        self, rows: Int[Tensor, " B"], starts: Int[Tensor, " B"], frames: int, strides: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, " B T *rest"]:
-        """Frames starts[b], starts[b] + stride, … of row rows[b], as float32: the batch a step trains on."""
-        return self._read(rows, starts, frames, stride).float()
+        """Frames starts[b], starts[b] + strides[b], … of row rows[b], as float32: the batch a step trains on. Without
+        strides, frames that follow one another.
+        """
+        return self._read(rows, starts, frames, strides).float()
 
     def rows(self, ids: Int[Tensor, " B"]) -> Float[Tensor, " B *rest"]:
         """Whole rows, in the precision they were stored with."""
-        return self._read(ids, torch.zeros_like(ids), self.shape[1], 1)
+        return self._read(ids, torch.zeros_like(ids), self.shape[1])
 
-    def _read(self, rows: Tensor, starts: Tensor, frames: int, stride: int) -> Tensor:
+    def _read(self, rows: Tensor, starts: Tensor, frames: int, strides: Tensor | None = None) -> Tensor:
         row, start = rows.long().numpy(), starts.long().numpy()
+        stride = None if strides is None or bool((strides == 1).all()) else strides.long().numpy()
         try:
             found = self._windows(row, start, frames, stride)
         except IndexError:
-            span = (frames - 1) * stride
+            last = start + (frames - 1) * (1 if stride is None else stride)
             if row.min() < 0 or row.max() >= self.shape[0]:
                 raise IndexError(f"rows {row.min()} to {row.max()} asked of {self.shape[0]} rows") from None
-            if start.min() < 0 or start.max() + span >= self.shape[1]:
-                asked = f"{start.min()} to {start.max() + span}"
+            if start.min() < 0 or last.min() < 0 or last.max() >= self.shape[1]:
+                asked = f"{min(start.min(), last.min())} to {last.max()}"
                 raise IndexError(f"frames {asked} asked of rows of {self.shape[1]} frames") from None
             self._mapped.need(row)
             found = self._windows(row, start, frames, stride)
         return torch.from_numpy(found.reshape(len(row), frames, *self.shape[2:]))
 
-    def _windows(self, row: np.ndarray, start: np.ndarray, frames: int, stride: int) -> np.ndarray:
-        """The numbers of the windows; an IndexError if any is not there."""
-        if len(row) and np.minimum.reduce(row | start) < 0:  # the sign of either is the sign of both
+    def _windows(self, row: np.ndarray, start: np.ndarray, frames: int, stride: np.ndarray | None) -> np.ndarray:
+        """The numbers of the windows; an IndexError if any is not there. `stride` is None where all are 1: then a
+        window is one stretch.
+        """
+        signs = row | start if stride is None else row | start | stride
+        if len(row) and np.minimum.reduce(signs) < 0:  # that of one is that of all
             raise IndexError
-        span = (frames - 1) * stride
+        span = frames - 1 if stride is None else 0
         if span not in self._offsets:
             self._offsets[span] = self._frame * np.arange(self.shape[1] - span)
-        begin = self._mapped.places[row] + self._offsets[span][start]
-        if stride == 1:
-            return self._copied(begin, frames * self._frame)
-        return self._copied(begin[:, None] + stride * self._frame * np.arange(frames), self._frame)
+        if stride is None:
+            return self._copied(self._mapped.places[row] + self._offsets[span][start], frames * self._frame)
+        each = start[:, None] + stride[:, None] * np.arange(frames)
+        return self._copied(self._mapped.places[row][:, None] + self._offsets[span][each], self._frame)
 
     def _copied(self, begin: np.ndarray, width: int) -> np.ndarray:
         numbers = self._mapped.numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from ups.data.generate.workers import all_cores
 from ups.data.prepare.cached import cached
 from ups.data.prepare.row_ranges import batches, total_bytes
-from ups.data.prepare.statistics import statistics
+from ups.data.prepare.statistics import check_changes, statistics
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
@@ -42,7 +42,7 @@ def prepare(
     runtime: Runtime,
     source: Source,
     share: float,
-    strides: Mapping[int, float],
+    strides: Collection[int],
     folder: Path,
     dtype: str = "float32",
     workers: int | None = None,
@@ -71,12 +71,16 @@ def prepare(
         runtime.check_stop(f"the statistics of {spec.name} will be computed from the first trajectory on")
 
     def learn() -> list[Any]:
+        frames = len(source.train.times)
+        fitting = [stride for stride in sorted(strides) if spec.history * stride < frames]
+        scales = statistics(source.train, spec, read, readers)
+        check_changes(scales)
         learned = TrainedTask(
             spec=spec,
             grid=source.train.grid,
-            statistics=statistics(source.train, spec, read, readers),
+            statistics=scales,
             ranges=_ranges(source.train, spec.parameters, read),
-            leads=() if spec.dt is None else tuple(stride * spec.dt for stride in sorted(strides)),
+            leads=() if spec.dt is None else tuple(stride * spec.dt for stride in fitting),
         )
         return [learned.to_dict(), store_key(source.train, learned.normaliser, dtype, read)]
 

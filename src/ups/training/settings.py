@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from ups.config.settings import Positive, PositiveFloat, Share, Strict, neutral
 from ups.data.settings import SamplingConfig
+
+SHORTEST = 0.9
+"""The share of samples of stride 1 among all pairs of frames: what others take, rollouts lose (docs/universal.md)."""
 
 
 class TrainingConfig(Strict):
@@ -32,7 +36,11 @@ class TrainingConfig(Strict):
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.99
     noise: Annotated[float, Field(ge=0)] = Field(default=0.0, description="input noise, in units of the sample's rms")
     rollout: list[tuple[Share, Positive]] = Field(default=[(0.0, 1)], description="[share of training, steps unrolled]")
-    strides: dict[Positive, PositiveFloat] = Field(default={1: 1.0}, description="frames a step spans: weight")
+    strides: Positive | dict[Positive, PositiveFloat] = Field(
+        default={1: 1.0},
+        description="frames that a step spans: weight, drawn for each sample; a number alone: all pairs of frames that "
+        "far apart at most, for a model of any lead time in between",
+    )
     precision: Literal["float32", "float64", "bfloat16"] = Field(
         default="float32",
         description="bfloat16: attention and the blocks' products but the spectral ones; all else is float32. It is "
@@ -40,6 +48,16 @@ class TrainingConfig(Strict):
     )
     validate_every: Positive = 500
     checkpoint_every: Positive = neutral(500, "steps between checkpoints")
+
+    def stride_table(self) -> tuple[tuple[int, float], ...]:
+        """(frames that a step spans, weight). Of all strides up to a longest, 1 has `SHORTEST` of the weight, because
+        rollouts are made of it, and the others the rest in parts of 1 / stride.
+        """
+        if isinstance(self.strides, dict):
+            return tuple(self.strides.items())
+        others = range(2, self.strides + 1)
+        rest = (1 - SHORTEST) / math.fsum(1 / stride for stride in others) if others else 0.0
+        return (1, SHORTEST), *((stride, rest / stride) for stride in others)
 
     @model_validator(mode="after")
     def _rollout_starts_at_zero(self) -> TrainingConfig:

@@ -63,6 +63,23 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+LEAST_CHANGE = 1e-6
+"""Of a field's own size, from one frame to the next: below it single precision has too few digits of the change."""
+
+
+def check_changes(found: Statistics) -> None:
+    """Refuse a transient task in which nothing moves: there is nothing to learn, and errors would be over nothing."""
+    if not found.strides:
+        return
+    if not any(scale.differences[0] > LEAST_CHANGE * scale.rms for scale in found.channels.values()):
+        largest = max(scale.differences[0] / (scale.rms or 1.0) for scale in found.channels.values())
+        size = f"changes by more than {largest:.2g} of its size" if largest else "changes"
+        raise UserError(
+            f"task {found.task!r}: no channel {size} from one frame to the next in the training data; give data that "
+            "move, with frames further apart or without what is constant in them"
+        )
+
+
 _Measures = tuple[float, ...]
 """Of one trajectory's field: smallest and largest value, mean, mean squared deviation, mean square, and that of the
 difference at each stride.

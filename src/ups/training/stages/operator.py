@@ -44,6 +44,7 @@ class OperatorStage:
         self.name, self.model, self.training, self.capture = name, model, training, runtime.capture != "off"
         self.tasks = tuple(tasks)
         self._given = {name: 1 for name in model.tasks} | {task.spec.name: task.given for task in tasks}
+        self._several = len(training.stride_table()) > 1
         self._errors_of = torch.compile(errors_of) if runtime.compile else errors_of
 
     def trainable(self) -> Propagator:
@@ -60,12 +61,13 @@ class OperatorStage:
         """As many frames as the schedule unrolls steps."""
         training = self.training
         lengths = [length for start, length in training.rollout if step >= start * training.steps]
-        return Span(lengths[-1], tuple(training.strides.items()))
+        return Span(lengths[-1], training.stride_table())
 
     def loss(self, batch: Batch, draws: Draws) -> LossParts:
         """Each sample's relative L2 error over that of persistence in one step, mean over the unrolled steps, gradients
         through the whole rollout. So tasks of small and of large changes count alike, and an untrained model has 1 or
-        so.
+        so. Where there are several lead times, errors count per time: a step of twice the lead time counts half, and a
+        rollout takes half as many of them.
 
         A window of a transient task holds its history and the targets; a steady task's only frame is the target, and
         the model starts from zero. `training.noise` is the size of the input noise, in the sample's rms.
@@ -89,7 +91,10 @@ class OperatorStage:
         steps = targets.shape[1]
         states = unroll(model, task, history, static, batch.parameters, lead, batch.grid, steps, capture=False)
         total, errors = self._errors_of(list(states), targets)
-        return LossParts(total / model.change(task, lead), {f"step_{i + 1}": error for i, error in enumerate(errors)})
+        total = total / model.change(task, lead)
+        if self._several and spec.dt is not None:
+            total = total * (spec.dt / lead)
+        return LossParts(total, {f"step_{i + 1}": error for i, error in enumerate(errors)})
 
     def validate(self, batch: Batch, draws: Draws) -> Scores:
         """Relative L2 per frame of rollouts from those given (or of the solution), beside persistence's (or zero's).

@@ -1,0 +1,71 @@
+"""Which steps lead to the times that are wanted of a rollout.
+
+Steps are the task's own, or of the `dt` that a user gives; times between them are interpolated. A model that was
+trained on a range of lead times needs no interpolation: its steps end at every time that is wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ups.models.interpolation import axis_matrix
+
+SAME = 1e-6
+"""Times closer than this share of a step are one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """`runs`: a lead time and a number of its steps, one after another. `when`: the times wanted, and `places` their
+    states' places among all, the start being 0; None where they lie between steps, which are all alike then.
+    """
+
+    runs: tuple[tuple[float, int], ...]
+    when: Float[Tensor, " T"]
+    places: Int[Tensor, " T"] | None
+
+    def leads(self, like: Float[Tensor, "B *any"]) -> Iterator[Float[Tensor, " B"]]:
+        """The lead time of every step. Steps alike share one tensor: what is bound to it is kept."""
+        made: dict[float, Tensor] = {}
+        for lead, count in self.runs:
+            tensor = made.setdefault(lead, like.new_full((len(like),), lead))
+            for _ in range(count):
+                yield tensor
+
+    def read(self, states: Float[Tensor, "B S *points C"]) -> Float[Tensor, "B T *points C"]:
+        """The states at the times wanted, from those of the start and after every step; a cubic between steps."""
+        if self.places is not None:
+            return states[:, self.places]
+        steps = torch.arange(states.shape[1], dtype=torch.float64) * self.runs[0][0]
+        matrix = axis_matrix(steps, (0.0, float(steps[-1])), False, self.when, 3).to(states)
+        return torch.einsum("qt,bt...->bq...", matrix, states)
+
+
+def regular(dt: float, when: Float[Tensor, " T"]) -> Schedule:
+    """Steps of `dt`, to the last time or beyond it."""
+    places = (when / dt).round().long()
+    if bool((when / dt - places).abs().max() < SAME):
+        return Schedule(((dt, int(places[-1])),), when, places)
+    return Schedule(((dt, math.ceil(float(when[-1]) / dt - SAME) + 1),), when, None)
+
+
+def exact(dt: float, leads: Sequence[float], when: Float[Tensor, " T"]) -> Schedule | None:
+    """Steps that end at every time: equal ones from each to the next, of `dt` or as little more as may be. None where
+    that would take a lead time outside the range of the trained ones.
+    """
+    shortest, longest = max(dt, min(leads)), max(leads)
+    runs, places, last = [], [], 0.0
+    for time in when.tolist():
+        gap, last = time - last, time
+        count = math.floor(gap / shortest + SAME)
+        if gap > 0 and not (count and gap / count <= longest * (1 + SAME)):
+            return None
+        runs.append((gap / max(count, 1), count))
+        places.append(count + (places[-1] if places else 0))
+    return Schedule(tuple(runs), when, torch.tensor(places))
