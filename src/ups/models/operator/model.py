@@ -29,7 +29,7 @@ from ups.models.geometry import Frame, Geometry, position_waves
 from ups.models.interpolation import apply_along
 from ups.models.network import Architecture, matrices_of
 from ups.models.operator.pdet_stack import PdetStack, PdetStackSettings
-from ups.models.operator.spectral import Spectral, SpectralSettings
+from ups.models.operator.spectral import Experts, Spectral, SpectralSettings
 
 if TYPE_CHECKING:
     from ups.models.saved import TrainedTask
@@ -201,6 +201,13 @@ class OperatorModel(nn.Module):
 
     def matrices(self) -> list[nn.Parameter]:
         return matrices_of([*self.blocks, self.modulation])
+
+    def own(self) -> list[nn.Parameter]:
+        """What belongs to a task, a field or a condition (gates, adapters, rows, positions), and the modulation."""
+        experts = [module for module in self.blocks.modules() if isinstance(module, Experts)]
+        tables = [self.stem.rows, self.stem.positions, self.head.place, self.head.local, self.head.outer]
+        tables += [table for bank in experts for table in (bank.gates, bank.down, bank.up)]
+        return [p for module in (*tables, self.conditions.rows, self.modulation) for p in module.parameters()]
 
     def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
         """The task's tables, made on first use; fields on any other grid are refused."""
