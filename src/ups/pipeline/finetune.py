@@ -41,6 +41,8 @@ from ups.training.restore import ORDER, load_model, stage_folder
 Mode = Literal["all", "adapters", "experts"]
 STEPS = 1000
 """Of training, unless steps or seconds say otherwise."""
+SLOWER = 1 / 3
+"""Of the usual learning rate, where all of a model is trained that knows the equation already (docs/finetune.md)."""
 RANK = 4
 """Of adapters, unless stages.operator.adapters says another."""
 
@@ -78,8 +80,8 @@ class ParentModel:
         model, spec = load_model(folder)
         if not isinstance(model.network, OperatorModel):
             raise UserError(
-                f"{folder} holds a network of the architecture {spec.architecture!r}, which has no rows by field name to "
-                "add to; fine-tune an operator model (spectral or pdet_stack)"
+                f"{folder} holds a network of the architecture {spec.architecture!r}, which has no rows by field name "
+                "to add to; fine-tune an operator model (spectral or pdet_stack)"
             )
         order = folder.parent / ORDER
         plugins = json.loads(order.read_text())["plugins"] if order.is_file() else []
@@ -134,6 +136,8 @@ def finetune(
     parent = ParentModel.read(Path(run).expanduser())
     if mode == "adapters" and parent.spec.architecture != "spectral":
         raise UserError(f"adapters are for the spectral architecture, not {parent.spec.architecture}; use another mode")
+    if like is not None and like not in parent.network.tasks:
+        raise UserError(f"like is {like!r}, which {run} does not know; it knows {', '.join(parent.network.tasks)}")
     listed = [data] if isinstance(data, str | Path) else list(data)
     files = [str(Path(file).expanduser().resolve()) for file in listed]
     system, config = _system(files, task, define)
@@ -149,6 +153,9 @@ def finetune(
         values["compare"] = {FROM_NOTHING: parent.sizes()}
     runs, words = Path(runs), list(overrides)
     chosen = completed(made_config(values, words, "ups finetune"), runs)[0]
+    if mode == "all" and system in parent.network.tasks and not any("learning_rate" in word for word in words):
+        values["stages"]["operator"]["training"] = {"learning_rate": SLOWER * chosen.training.learning_rate}
+        chosen = completed(made_config(values, words, "ups finetune"), runs)[0]
     directory = runs / chosen.name
     points = {count: _limited(values, system, count, words, directory / "curve") for count in sorted(set(curve))}
     for each in (chosen, *points.values()):  # all of them, before any is trained

@@ -71,7 +71,7 @@ def warm_start(module: nn.Module, source: Path, like: str | None = None) -> Warm
         str(source),
         len(taken),
         [name for name in own if name not in given and name not in inherited],
-        [name for name in given if name not in own],
+        [name for name in sorted(given) if name not in own],
         [name for name in reshaped if name not in inherited],
         inherited,
     )
