@@ -265,6 +265,16 @@ def test_what_cannot_be_fine_tuned_is_refused_in_a_sentence(
         ups.finetune(parent, viscous, runs=tmp_path / "runs", overrides=["training.stepps=3"])
 
 
+def test_a_transformer_s_blocks_stay_as_they_are_while_its_rows_are_trained(
+    others: dict[str, Path], viscous: Path, tmp_path: Path
+) -> None:
+    done = ups.finetune(others["pdet_stack"], viscous, mode="experts", steps=4, runs=tmp_path, overrides=QUICK)
+    before, after = weights_of(others["pdet_stack"]), weights_of(done.directory)
+    blocks = [name for name in after if ".blocks." in name]
+    assert blocks and all(torch.equal(before[name], after[name]) for name in blocks)
+    assert not torch.equal(before["network.stem.rows.field_u_1x1"], after["network.stem.rows.field_u_1x1"])
+
+
 def test_a_file_with_fewer_channels_than_its_task_is_refused_in_a_sentence(parent: Path, tmp_path: Path) -> None:
     path = tmp_path / "1D_CFD_Rand_Eta0.01_Zeta0.01_periodic_Train.hdf5"
     with h5py.File(path, "w") as file:

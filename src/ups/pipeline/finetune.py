@@ -193,7 +193,7 @@ def _stage(parent: ParentModel, mode: Mode, like: str | None) -> dict[str, Any]:
 
 def _limited(values: dict[str, Any], system: str, count: int, overrides: list[str], runs: Path) -> RunConfig:
     """The same run with so many trajectories to train on."""
-    own = copy.deepcopy(values) | {"name": f"{system}-{count}"}
+    own: dict[str, Any] = {**copy.deepcopy(values), "name": f"{system}-{count}"}
     own["tasks"][system]["files"]["trajectories"] = count
     others = [override for override in overrides if not override.startswith("name=")]
     return completed(made_config(own, others, "ups finetune"), runs)[0]
