@@ -19,7 +19,7 @@ import ups
 from ups.cli.arguments import parse_settings, parse_times
 from ups.errors import UserError
 
-COMMANDS = ["", "run", "train", "evaluate", "report", "simulate", "export", "explain", "bench", "data"]
+COMMANDS = ["", "run", "train", "finetune", "evaluate", "report", "simulate", "export", "explain", "bench", "data"]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
 COMMANDS += ["store", "store build", "store verify"]
 HEAVY = ["torch", "numpy", "matplotlib", "h5py"]
@@ -172,7 +172,7 @@ def test_every_public_name_is_there(name, module):
 
 
 def test_a_name_that_is_not_there_says_what_is():
-    with pytest.raises(AttributeError, match="Simulator, generate, load"):
+    with pytest.raises(AttributeError, match="Simulator, finetune, generate, load"):
         _ = ups.simulate_everything
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ups.metrics.registry import register_metric as register_metric
     from ups.models.architectures import register_architecture as register_architecture
     from ups.models.predictor import register_predictor as register_predictor
+    from ups.pipeline.finetune import finetune as finetune
     from ups.simulator import Simulator as Simulator
     from ups.simulator import load as load
     from ups.training.kinds import register_stage as register_stage
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "Simulator": "ups.simulator",
+    "finetune": "ups.pipeline.finetune",
     "generate": "ups.data.generate.make",
     "load": "ups.simulator",
     "open_dataset": "ups.data.open",
@@ -39,6 +41,7 @@ PUBLIC = {
 __all__ = [
     "Simulator",
     "__version__",
+    "finetune",
     "generate",
     "load",
     "open_dataset",

@@ -14,7 +14,7 @@ from ups.fields import Boundary, Channel, Grid, Side, TaskSpec
 from ups.models.conditions import Modulation
 from ups.models.geometry import Frame, averaged, position_waves, resampling
 from ups.models.operator.model import OperatorModel
-from ups.models.operator.spectral import Experts, Spectral
+from ups.models.operator.spectral import Spectral, expert_count
 from ups.models.propagator import Propagator
 from ups.models.saved import TrainedTask
 
@@ -283,7 +283,7 @@ def test_a_model_of_one_task_has_no_gates_and_many_tasks_have_an_expert_for_ever
     alone = OperatorModel([WAVES], FRAMES, modes=6)
     assert not [name for name, _ in alone.named_parameters() if "gates" in name]
     for users, experts in ((1, 1), (3, 1), (4, 2), (12, 6)):  # too few tasks to be in each other's way share all
-        assert Experts([str(n) for n in range(users)], lambda n: torch.zeros(n, 2, 2), 1, None).count == experts
+        assert expert_count("inner", users, None) == experts
 
 
 def test_a_silent_unit_leaves_no_denormal_numbers() -> None:

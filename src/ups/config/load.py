@@ -9,6 +9,7 @@ replaced. Every mistake is a `UserError` that names the field, where it was set,
 
 from __future__ import annotations
 
+import copy
 import difflib
 import hashlib
 import json
@@ -54,6 +55,15 @@ def read_config(name_or_path: str | Path, overrides: Sequence[str]) -> Written:
     for override in overrides:
         _apply(override, values, origins)
     return Written(values, origins, path, str(name_or_path))
+
+
+def made_config(values: dict[str, Any], overrides: Sequence[str], by: str) -> Written:
+    """What a command made, with overrides; paths in it are absolute."""
+    values, origins = copy.deepcopy(values), {}
+    _trace(values, (), by, origins)
+    for override in overrides:
+        _apply(override, values, origins)
+    return Written(values, origins, Path(f"{values['name']}.yaml"), by)
 
 
 def save_config(config: BaseModel, path: str | Path) -> None:

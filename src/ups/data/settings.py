@@ -23,6 +23,8 @@ class FilesConfig(Strict):
 
     Without `test`, the tenth of every training file that publications test on is the test set and the tenth beside it
     the validation set. `view: pdebench` takes the points and frames that PDEBench's results are published for.
+    `trajectories` trains as if there were no more than so many: the validation set shrinks in proportion, and the test
+    sets stay as they are.
     """
 
     train: Annotated[list[str], Field(min_length=1)]
@@ -30,6 +32,7 @@ class FilesConfig(Strict):
     test: dict[FileName, str] = Field(default={})
     convention: Literal["cell_centred", "nodal"] | None = None
     view: Literal["pdebench"] | None = None
+    trajectories: Positive | None = Field(default=None, description="trained on, spread evenly; all if not given")
 
     @model_validator(mode="after")
     def _held_out(self) -> FilesConfig:

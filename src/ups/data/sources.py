@@ -142,18 +142,41 @@ def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
     train = Joined([opened(file) for file in files.train])
     if files.validation is None:
         splits = split(train)
-        return Source(spec, splits.train, splits.validation, {name: splits.test})
+        return _few(Source(spec, splits.train, splits.validation, {name: splits.test}), files.trajectories)
     count = len(train)
     if files.validation >= count:
         raise UserError(f"task {name!r}: {files.validation} validation trajectories of {count} leave none to train on")
     # The held-out trajectories are spread evenly, so that no stretch of the file is missing from training.
-    held = set(torch.linspace(0, count - 1, files.validation).round().long().tolist())
-    return Source(
+    held = set(_spread(count, files.validation))
+    source = Source(
         spec,
         Subset(train, [i for i in range(count) if i not in held]),
         Subset(train, sorted(held)),
         {view: opened(file) for view, file in files.test.items()},
     )
+    return _few(source, files.trajectories)
+
+
+def _few(source: Source, trajectories: int | None) -> Source:
+    """The source with so many to train on, and in proportion to choose by."""
+    if trajectories is None:
+        return source
+    there, held = len(source.train), len(source.validation)
+    if trajectories > there:
+        raise UserError(
+            f"task {source.spec.name!r}: {trajectories} trajectories are asked for, but its files hold {there} to "
+            "train on; ask for fewer, or give more files"
+        )
+    chosen = max(1, round(held * trajectories / there))
+    return replace(
+        source,
+        train=Subset(source.train, _spread(there, trajectories)),
+        validation=Subset(source.validation, _spread(held, chosen)),
+    )
+
+
+def _spread(count: int, chosen: int) -> list[int]:
+    return torch.linspace(0, count - 1, chosen).round().long().tolist()
 
 
 def _read_through(dataset: Dataset, tick: Tick | None = None) -> None:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from ups.config.load import read_config
+from ups.config.load import Written, read_config
 from ups.config.plugins import load_plugins
 from ups.config.settings import FileName, Strict, changed, changes_of
 from ups.config.text import parse_yaml
@@ -35,7 +35,7 @@ from ups.training.kinds import STAGES
 from ups.training.settings import TrainingConfig
 
 TrainingChanges = changes_of(TrainingConfig)
-COMMON = {"kind", "on", "start", "training"}
+COMMON = {"kind", "on", "start", "like", "training"}
 """The keys of a stage that are not its kind's own."""
 
 
@@ -45,6 +45,9 @@ class StageConfig(Strict):
     kind: str = Field(default="operator", description="what is trained")
     on: list[str] = Field(default=[], description="the stages it stands on, which stay as they are")
     start: str | None = Field(default=None, description="a run or a stage's folder whose weights it starts from")
+    like: str | None = Field(
+        default=None, description="the task of `start` that a new task begins as; the most alike if not given"
+    )
     training: TrainingChanges | None = None  # pyright: ignore[reportInvalidTypeForm]
 
 
@@ -140,8 +143,14 @@ def load_run(name: str | Path, overrides: Sequence[str], runs: Path | None = Non
 
 
 def explained(name: str | Path, overrides: Sequence[str], runs: Path | None = None) -> tuple[RunConfig, list[Choice]]:
-    """The same, and what was chosen. Without a `name` it has its file's; plugins are looked for beside the file."""
-    written = read_config(name, overrides)
+    """The same, and what was chosen."""
+    return completed(read_config(name, overrides), runs)
+
+
+def completed(written: Written, runs: Path | None = None) -> tuple[RunConfig, list[Choice]]:
+    """What is written, checked and with what it leaves open; and what was chosen. Without a `name` it has its file's;
+    plugins are looked for beside the file.
+    """
     values = written.values
     values.setdefault("name", written.path.stem)
     plugins = values.get("plugins") or []
@@ -152,8 +161,8 @@ def explained(name: str | Path, overrides: Sequence[str], runs: Path | None = No
     config = written.checked(schema_of(values))
     begun = None if runs is None else runs / config.name / "config.yaml"
     before = parse_yaml(begun.read_text()) if begun is not None and begun.is_file() else None
-    completed, chosen = complete(values, config, before)
-    return replace(written, values=completed).checked(schema_of(completed)), chosen
+    whole, chosen = complete(values, config, before)
+    return replace(written, values=whole).checked(schema_of(whole)), chosen
 
 
 def run_config(directory: Path) -> RunConfig:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +48,30 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
     """Do whatever of the run is not done yet, then print its table."""
     refuse_launchers()
     config = load_run(name, overrides, runs)
+    command = " ".join(["ups run", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
+    if ranks is None:
+        finished = finish(config, runs, command)
+    else:
+        finished = finish(
+            config, runs, f"{command} --gpus {ranks}", partial(train_on_ranks, name, overrides, runs, ranks)
+        )
+    from ups.report.verdict import metrics_table
+
+    print(metrics_table(finished))
+    print(f"\nreport: {runs / config.name / 'report.html'}")
+
+
+def finish(config: RunConfig, runs: Path, command: str, first: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Do whatever of a run is not done yet, `first` before all else; its metrics. `command` is what made it."""
     directory = runs / config.name
     finished = _finished(directory, config)
     if finished is not None:
         print(f"{directory} is finished; nothing to do (remove it, or give another name=..., to run again)\n")
-    else:
-        command = " ".join(["ups run", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
-        if ranks is not None:
-            command += f" --gpus {ranks}"
-            train_on_ranks(name, overrides, runs, ranks)
-        with claimed_run(directory, config, _before(directory)):
-            _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
-        finished = json.loads((directory / "metrics.json").read_text())
-    from ups.report.verdict import metrics_table
-
-    print(metrics_table(finished))
-    print(f"\nreport: {directory / 'report.html'}")
+        return finished
+    first()
+    with claimed_run(directory, config, _before(directory)):
+        _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
+    return json.loads((directory / "metrics.json").read_text())
 
 
 def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None = None) -> None:

@@ -38,6 +38,7 @@ def _stage_plan(config: RunConfig, name: str, stage: StageConfig, tasks: dict[st
         directory / "stages" / name,
         tuple(stage.on),
         None if stage.start is None else Path(stage.start).expanduser(),
+        stage.like,
     )
     return plan if plan.training.seconds is None else budgeted(plan)
 

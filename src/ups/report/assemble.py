@@ -45,6 +45,7 @@ def assemble(run: Path) -> Report:
         curves=[curve for curve in curves if len(curve.steps)],
         seconds=metrics["seconds"],
         notes=details["notes"],
+        learning=json.loads(learning.read_text()) if (learning := run / "curve.json").is_file() else None,
     )
 
 

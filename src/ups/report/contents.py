@@ -105,7 +105,9 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """A whole run. `seconds` are wall times by phase, `notes` sentences a reader should know."""
+    """A whole run. `seconds` are wall times by phase, `notes` sentences a reader should know; `learning` is the
+    `curve.json` of a fine-tuned one.
+    """
 
     name: str
     command: str
@@ -117,6 +119,7 @@ class Report:
     curves: list[Curve]
     seconds: Mapping[str, float]
     notes: list[str] = field(default_factory=list)
+    learning: Mapping[str, Any] | None = None
 
 
 def values_of(sample: Sample, name: str) -> Float[ndarray, "T *space C"]:

@@ -12,7 +12,7 @@ from ups.evaluation.labels import PERSISTENCE
 from ups.report.animation import colour_tables
 from ups.report.contents import Report, SummaryRow
 from ups.report.legend import Legend
-from ups.report.plots import training_figure
+from ups.report.plots import learning_figure, training_figure
 from ups.report.sections import column_head, embedded_json, figure_html, slug, task_section
 from ups.report.verdict import (
     against,
@@ -45,6 +45,7 @@ def page(report: Report) -> str:
     here = files("ups.report")
     budget = PLAYER_BYTES // max(1, len(report.tasks))
     links = [("summary", "Summary"), *((slug(task.name), task.title) for task in report.tasks)]
+    links += [("learning", "Error against data")] if report.learning else []
     links += [("training", "Training")] if report.curves else []
     links += [("reproduce", "Reproduce")]
     items = "".join(f'<li><a href="#{key}">{escape(text)}</a></li>' for key, text in links)
@@ -63,6 +64,7 @@ def page(report: Report) -> str:
 <main>
 {_summary(report)}
 {"".join(task_section(task, budget) for task in report.tasks)}
+{_learning(report)}
 {_training(report)}
 {_reproduce(report)}
 </main>
@@ -153,6 +155,19 @@ def _ratio_cell(value: float | None, undecided: bool) -> str:
         return f"<td>≈ {times(value)}</td>"
     better = value < 1
     return f'<td class="{"better" if better else "worse"}">{"▼" if better else "▲"} {times(value)}</td>'
+
+
+def _learning(report: Report) -> str:
+    if report.learning is None:
+        return ""
+    picture = figure_html(
+        learning_figure(report.learning),
+        "svg",
+        "Error against the number of training trajectories, fine-tuned and from nothing",
+        "The fine-tuned model and the same one from nothing, each trained for the same time on so many trajectories, "
+        "with 95 % intervals over the test trajectories.",
+    )
+    return f'<section id="learning"><h2>Error against data</h2>{picture}</section>'
 
 
 def _training(report: Report) -> str:

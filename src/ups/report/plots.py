@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -14,7 +15,7 @@ from numpy import ndarray
 from ups.evaluation.solver import Comparison
 from ups.report.contents import Curve, TaskPage
 from ups.report.drawing import MOST_INSIDE, line, name_lines, plain, styled
-from ups.report.legend import NOT_A_NUMBER, REFERENCE, SOLVER, Legend
+from ups.report.legend import COLOURS, DASHES, MODEL, NOT_A_NUMBER, REFERENCE, SOLVER, TRIVIAL, Ink, Legend
 
 CURVE_POINTS = 600
 
@@ -112,6 +113,38 @@ def solver_figure(solver: Comparison, legend: Legend) -> Figure:
     _log_axis(axes.yaxis)
     axes.legend()
     return figure
+
+
+@styled
+def learning_figure(curve: Mapping[str, Any]) -> Figure:
+    """Error against the number of trajectories, of a fine-tuned model and of the same one from nothing, with 95 %
+    intervals.
+    """
+    figure = Figure(figsize=(4.7, 3.2), layout="constrained")
+    axes = figure.subplots()
+    counts = np.array([point["trajectories"] for point in curve["points"]], dtype=np.float64)
+    for key, label, ink in (
+        ("from_nothing", "from nothing", Ink(COLOURS[0], DASHES[0])),
+        ("finetuned", "fine-tuned", MODEL),
+    ):
+        errors = np.array([_or_nan(point[key]) for point in curve["points"]])
+        line(axes, ink, counts, errors, label)
+        axes.plot(counts, errors, "o", color=ink.colour, markersize=4)
+        ends = np.array([[_or_nan(end) for end in point["ci95"][key]] for point in curve["points"]])
+        axes.fill_between(counts, ends[:, 0], ends[:, 1], color=ink.colour, alpha=0.15, linewidth=0)
+    trivial = np.array([_or_nan(point["persistence"]) for point in curve["points"]])
+    line(axes, TRIVIAL, counts, trivial, "persistence")
+    axes.set(xscale="log", yscale="log", xlabel="trajectories trained on", ylabel="nRMSE")
+    axes.set_title("Error against data, in the same time")
+    axes.set_xticks(counts, [f"{count:g}" for count in counts])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    _log_axis(axes.yaxis)
+    axes.legend()
+    return figure
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
 
 
 def _height(lines: Sized) -> float:

@@ -48,7 +48,8 @@ class Plan:
     """One training: a kind of stage with its settings, on some tasks, how, and where it is kept.
 
     `shares` are those of its tasks, whose data may not be there yet. `on`: the stages it stands on, whose folders lie
-    beside `directory`; `start`: whose weights it starts from. `asked`: the training before it was fitted into a time.
+    beside `directory`; `start`: whose weights it starts from, new tasks as `like`. `asked`: the training before it was
+    fitted into a time.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Plan:
     directory: Path
     on: tuple[str, ...] = ()
     start: Path | None = None
+    like: str | None = None
     asked: TrainingConfig | None = None
 
     def stage(self, runtime: Runtime) -> Stage:
@@ -77,7 +79,7 @@ class Plan:
         stage = self.stage(runtime)
         events = open_tracker(self.directory, runtime.config.tracking, runtime.rank, runtime.ranks.attempt)
         if self.start is not None and not checkpoint.steps(self.directory / CHECKPOINTS):
-            note = warm_start(stage.trainable(), self.start)
+            note = warm_start(stage.trainable(), self.start, self.like)
             events.write("warm_start", **vars(note))
             if runtime.rank == 0:
                 print(note)
@@ -94,6 +96,7 @@ class Plan:
             "tasks": dict(self.shares),
             "on": {name: checksum_of(self.directory.parent / name) for name in self.on},
             "start": None if self.start is None else str(self.start),
+            "like": self.like,
         }
 
 

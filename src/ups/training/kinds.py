@@ -12,7 +12,7 @@ from ups.distributed.runtime.settings import RuntimeConfig
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
-from ups.training.stages.operator import OperatorStage, operator_settings
+from ups.training.stages.operator import OperatorStage, OperatorStageSettings, freeze_shared, operator_settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,10 @@ class StageKind:
 
 
 def _operator(context: StageContext) -> OperatorStage:
-    settings = context.settings.model_dump(exclude={"architecture"})
+    settings = context.settings.model_dump(exclude=set(OperatorStageSettings.model_fields))
     model = ModelSpec(context.settings.architecture, settings, context.tasks).build(context.seed)
+    if context.settings.freeze == "shared":
+        freeze_shared(model)
     return OperatorStage(model, context.training, context.runtime, context.tasks, context.name)
 
 

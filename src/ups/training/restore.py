@@ -21,7 +21,7 @@ from ups.models.saved import ModelSpec, TrainedTask
 from ups.training.kinds import STAGES, StageContext
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
-from ups.training.stages.operator import OperatorStage
+from ups.training.stages.operator import OperatorStage, OperatorStageSettings
 
 CHECKPOINTS = "checkpoints"
 ORDER = "order.json"
@@ -102,7 +102,8 @@ def load_model(run: str | Path) -> tuple[Propagator, ModelSpec]:
     if not isinstance(stage, OperatorStage):
         raise UserError(f"{folder} holds no operator but another kind of stage; name the folder of an operator stage")
     settings = dict(checkpoint.load(best_checkpoint(folder), ("no tensor",))[1].content["stage"]["settings"])
-    return stage.model, ModelSpec(settings.pop("architecture"), settings, stage.tasks)
+    own = {name: value for name, value in settings.items() if name not in OperatorStageSettings.model_fields}
+    return stage.model, ModelSpec(settings["architecture"], own, stage.tasks)
 
 
 def stage_folder(run: Path) -> Path:

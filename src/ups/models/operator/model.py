@@ -31,7 +31,7 @@ from ups.models.network import Architecture, matrices_of
 from ups.models.operator.pdet_stack import PdetStack, PdetStackSettings
 from ups.models.operator.pdet_unet import PdetUnet, PdetUnetSettings
 from ups.models.operator.settings import OperatorSettings
-from ups.models.operator.spectral import Spectral, SpectralSettings
+from ups.models.operator.spectral import Experts, Spectral, SpectralSettings
 
 if TYPE_CHECKING:
     from ups.models.saved import TrainedTask
@@ -229,6 +229,13 @@ class OperatorModel(nn.Module):
 
     def matrices(self) -> list[nn.Parameter]:
         return [*self.blocks.matrices(), *matrices_of([self.modulation])]
+
+    def own(self) -> list[nn.Parameter]:
+        """What belongs to a task, a field or a condition (gates, adapters, rows, positions), and the modulation."""
+        experts = [module for module in self.blocks.modules() if isinstance(module, Experts)]
+        tables = [self.stem.rows, self.stem.positions, self.head.place, self.head.local, self.head.outer]
+        tables += [table for bank in experts for table in (bank.gates, bank.down, bank.up)]
+        return [p for module in (*tables, self.conditions.rows, self.modulation) for p in module.parameters()]
 
     def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
         """The task's tables, made on first use; fields on any other grid are refused."""

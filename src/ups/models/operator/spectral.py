@@ -44,8 +44,13 @@ else:
 
 class SpectralSettings(OperatorSettings):
     modes: Positive = Field(default=32, description="kept along each axis, at most")
-    experts: Positive | None = Field(
-        default=None, description="of every matrix of a block; one for every two tasks that use it, if not given"
+    experts: Positive | dict[str, Positive] | None = Field(
+        default=None,
+        description="of every matrix of a block, of single ones by name (x_periodic, y_bounded, x, inner, outer) if "
+        "they are to be those of another model; one for every two tasks that use it, if not given",
+    )
+    adapters: Positive | None = Field(
+        default=None, description="rank of what each task adds to every matrix of a block; nothing, if not given"
     )
 
 
@@ -71,11 +76,12 @@ class Spectral:
         *,
         width: int,
         modes: int = 16,
-        experts: int | None = None,
+        experts: int | Mapping[str, int] | None = None,
+        adapters: int | None = None,
         expansion: float = 2.0,
     ) -> None:
-        self.width, self.modes, self.experts, self.expansion = width, modes, experts, expansion
-        self.tasks = list(frames)
+        self.width, self.modes, self.expansion = width, modes, expansion
+        self.experts, self.adapters, self.tasks = experts, adapters or 0, list(frames)
         self.bases: dict[str, dict[str, int]] = {}
         self.local: dict[str, list[str]] = {}
         for task, frame in frames.items():
@@ -89,7 +95,9 @@ class Spectral:
         return Stack(self.block() for _ in range(depth))
 
     def block(self) -> SpectralBlock:
-        return SpectralBlock(self.width, self.tasks, self.bases, self.local, self.expansion, self.experts)
+        return SpectralBlock(
+            self.width, self.tasks, self.bases, self.local, self.expansion, self.experts, self.adapters
+        )
 
     def tables(self, task: str, frame: Frame, put: Callable[[Tensor], Tensor]) -> Bases:
         latent, boundary, kept = frame.latent, frame.boundary, frame.modes(self.modes)
@@ -152,30 +160,49 @@ def beside(
 
 class Experts(nn.Module):
     """Matrices that several tasks share, or a stack of them: a task's own are Σ_e g_e W_e, with gates g of its own for
-    each matrix of the stack. A single expert is every task's, without gates.
+    each matrix of the stack. A single expert is every task's, without gates. With a `rank` each task adds A B to them,
+    zero at first. A longer stack begins as a shorter one of as many experts does.
     """
 
-    def __init__(self, tasks: Sequence[str], weights: Callable[..., Tensor], stack: int, count: int | None) -> None:
-        """`weights(n)` draws n matrices; `count` experts, or one for every two tasks."""
+    def __init__(
+        self, tasks: Sequence[str], weights: Callable[..., Tensor], stack: int, count: int, rank: int = 0
+    ) -> None:
+        """`weights(n)` draws n matrices."""
         super().__init__()
-        self.stack, self.count = stack, min(len(tasks), count or max(1, len(tasks) // 2))
-        self.weight = nn.Parameter(weights(stack * self.count))  # a matrix's experts beside one another
-        several = tasks if self.count > 1 else ()
+        self.stack, self.count = stack, count
+        self.weight = nn.Parameter(weights(stack * count))  # a matrix's experts beside one another
+        several = tasks if count > 1 else ()
         self.gates = nn.ParameterDict(
-            {f"task_{task}": nn.Parameter(torch.randn(stack * self.count) / math.sqrt(self.count)) for task in several}
+            {f"task_{task}": nn.Parameter(torch.randn(stack * count) / math.sqrt(count)) for task in several}
         )
+        rows, columns = self.weight.shape[1:]
+        adding = [f"task_{task}" for task in tasks] if rank else []
+        self.down = nn.ParameterDict(
+            {key: nn.Parameter(torch.randn(stack, rows, rank) / math.sqrt(rows)) for key in adding}
+        )
+        self.up = nn.ParameterDict({key: nn.Parameter(torch.zeros(stack, rank, columns)) for key in adding})
 
     def forward(self, task: str, kept: int | None = None) -> Float[Tensor, "K m n"]:
         """The task's own, the first `kept` of the stack."""
-        kept = self.stack if kept is None else kept
-        # A slice of all would cost a backward pass that fills zeros in.
-        weight = self.weight if kept == self.stack else self.weight[: kept * self.count]
-        if self.count == 1:
-            return weight
-        gates = self.gates[f"task_{task}"]
-        gates = gates if kept == self.stack else gates[: kept * self.count]
-        mixed = torch.bmm(gates.view(kept, 1, self.count), weight.view(kept, self.count, -1))
-        return mixed.view(kept, *weight.shape[1:])
+        kept, key = self.stack if kept is None else kept, f"task_{task}"
+
+        def first(table: Tensor, each: int = 1) -> Tensor:  # a slice of all would cost a backward pass that fills zeros
+            return table if kept == self.stack else table[: kept * each]
+
+        own = first(self.weight, self.count)
+        if self.count > 1:
+            gates = first(self.gates[key], self.count).view(kept, 1, self.count)
+            own = torch.bmm(gates, own.view(kept, self.count, -1)).view(kept, *own.shape[1:])
+        return torch.baddbmm(own, first(self.down[key]), first(self.up[key])) if key in self.down else own
+
+
+def expert_count(name: str, users: int, told: int | Mapping[str, int] | None) -> int:
+    """Experts of the matrices of that name: as told of them, else at most one a task, by default one for every two."""
+    if isinstance(told, Mapping):
+        if name in told:
+            return told[name]
+        told = None
+    return min(users, told or max(1, users // 2))
 
 
 class SpectralBlock(nn.Module):
@@ -192,13 +219,17 @@ class SpectralBlock(nn.Module):
         bases: Mapping[str, Mapping[str, int]],
         local: Mapping[str, Sequence[str]],
         expansion: float,
-        experts: int | None = None,
+        experts: int | Mapping[str, int] | None = None,
+        adapters: int = 0,
     ) -> None:
         """`bases`: the modes that tasks keep of each axis and basis, such as {"x_periodic": {"burgers": 32}}; `local`:
-        the axes along which some tasks need neighbours, and which.
+        the axes along which some tasks need neighbours, and which; `adapters`: the rank of each task's additions.
         """
         super().__init__()
         self.modulated, hidden = 3 * width, int(expansion * width)
+
+        def shared(name: str, users: Sequence[str], draw: Callable[..., Tensor], stack: int = 1) -> Experts:
+            return Experts(users, draw, stack, expert_count(name, len(users), experts), adapters)
 
         def normal(rows: int, columns: int, size: float) -> Callable[..., Tensor]:
             return lambda n: torch.randn(n, rows, columns) / math.sqrt(size)
@@ -207,15 +238,19 @@ class SpectralBlock(nn.Module):
         for name, modes in sorted(bases.items()):
             rows = width if name.endswith("periodic") else 2 * width
             draw = normal(rows, 2 * width, 2 * rows)
-            self.spectral[name] = Experts(list(modes), draw, max(modes.values()), experts)
+            self.spectral[name] = shared(name, list(modes), draw, max(modes.values()))
         self.stencil = nn.ModuleDict(
-            {
-                axis: Experts(users, normal(2 * width, hidden, 4 * width), 1, experts)
-                for axis, users in sorted(local.items())
-            }
+            {axis: shared(axis, users, normal(2 * width, hidden, 4 * width)) for axis, users in sorted(local.items())}
         )
-        self.inner, self.inner_bias = _linear(tasks, 2 * width, hidden, experts)
-        self.outer, self.outer_bias = _linear(tasks, hidden, width, experts)
+        self.inner = shared("inner", tasks, lambda n: _linear(2 * width, n, hidden, 2 * width))
+        self.inner_bias = nn.Parameter(_linear(2 * width, hidden))
+        self.outer = shared("outer", tasks, lambda n: _linear(hidden, n, width, hidden))
+        self.outer_bias = nn.Parameter(_linear(hidden, width))
+
+    def banks(self) -> dict[str, Experts]:
+        """Its matrices, by the names that settings know them by."""
+        axes = {str(name): bank for name, bank in [*self.spectral.items(), *self.stencil.items()]}
+        return {**axes, "inner": self.inner, "outer": self.outer}  # pyright: ignore[reportReturnType]
 
     def mix(self, h: Float[Tensor, "B *space D"], bases: Bases) -> Float[Tensor, "B *space D"]:
         mixed: Tensor | None = None
@@ -240,8 +275,7 @@ class SpectralBlock(nn.Module):
         return gated(x, gate, active, self.outer(bases.task).squeeze(0), self.outer_bias, self.products)
 
 
-def _linear(tasks: Sequence[str], inputs: int, outputs: int, experts: int | None) -> tuple[Experts, nn.Parameter]:
-    """Matrices and bias, drawn as torch's linear layer draws its own."""
+def _linear(inputs: int, *shape: int) -> Float[Tensor, "..."]:
+    """Matrices or a bias, drawn as torch's linear layer of so many inputs draws its own."""
     bound = 1 / math.sqrt(inputs)
-    matrices = Experts(tasks, lambda n: torch.empty(n, outputs, inputs).uniform_(-bound, bound), 1, experts)
-    return matrices, nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+    return torch.empty(*shape).uniform_(-bound, bound)

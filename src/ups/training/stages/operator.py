@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import create_model
+from pydantic import Field, create_model
 from torch import Tensor
 
 from ups.config.settings import Strict
 from ups.data.draws import Draws
 from ups.data.sampler import Span
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.architectures import ARCHITECTURES
+from ups.models.operator.model import OperatorModel
 from ups.models.propagator import Propagator
 from ups.models.saved import TrainedTask
 from ups.rollout.captured import stepper
@@ -122,6 +124,11 @@ class OperatorStageSettings(Strict):
     """The operator stage's own settings, besides those of its architecture."""
 
     architecture: str = "spectral"
+    freeze: Literal["shared"] | None = Field(
+        default=None,
+        description="shared: what serves all tasks stays as it starts; gates, adapters, the rows of fields and "
+        "conditions, positions and the modulation are trained",
+    )
 
 
 def operator_settings(given: Mapping[str, Any]) -> type[Strict]:
@@ -129,6 +136,15 @@ def operator_settings(given: Mapping[str, Any]) -> type[Strict]:
     name = given.get("architecture", OperatorStageSettings().architecture)
     own = ARCHITECTURES[name].settings
     return create_model(f"{own.__name__}OfStage", __base__=(own, OperatorStageSettings))
+
+
+def freeze_shared(model: Propagator) -> None:
+    """Leave to train only what is a task's, a field's or a condition's own."""
+    if not isinstance(model.network, OperatorModel):
+        raise UserError("freeze: shared needs an architecture with rows by field name: spectral or pdet_stack")
+    own = {id(p) for p in model.network.own()}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in own)
 
 
 def _mean_error(states: list[Tensor], targets: Float[Tensor, "B T *space C"]) -> Float[Tensor, " B"]:
