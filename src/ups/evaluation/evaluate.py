@@ -25,9 +25,12 @@ from ups.track.jsonl import plain
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One view of one task: its part of `metrics.json`, the solver beside it, and arrays to draw."""
+    """One view of one task: its part of `metrics.json`, the nRMSE of every test trajectory by kind of prediction and
+    predictor, the solver beside it, and arrays to draw.
+    """
 
     metrics: dict[str, Any]
+    errors: dict[str, dict[str, list[float | None]]]
     solver: dict[str, Any] | None
     arrays: dict[str, np.ndarray]
 
@@ -63,22 +66,25 @@ def evaluate(
         """What it makes of a batch that gives it as little as the task allows: a solve, or a rollout."""
         return solve(predictor, task, batch) if steady else rollout(predictor, task, batch, given)
 
-    def scored(predicted: Mapping[str, Fields], first: int) -> dict[str, Any]:
+    metrics, errors = {}, {}
+
+    def judge(kind: str, predicted: Mapping[str, Fields], first: int) -> None:
         """Of the frames from `first` on, whose times count from the one before."""
         times = truth.times[0, first:] - (0 if steady else truth.times[0, first - 1])
         target = truth.values[:, first:]
-        return score(learned.spec, predicted, target, times, seed, resamples, model=model, grid=truth.grid)
+        metrics[kind] = score(learned.spec, predicted, target, times, seed, resamples, model=model, grid=truth.grid)
+        errors[kind] = {name: plain(nrmse(values, target).flatten(1).mean(1)) for name, values in predicted.items()}
 
-    metrics = {}
     if not steady:
-        metrics["one_step"] = scored({name: one_step(p, task, truth) for name, p in judged.items()}, 1)
+        judge("one_step", {name: one_step(p, task, truth) for name, p in judged.items()}, 1)
     predicted = {name: hardest(predictor, truth) for name, predictor in judged.items()}
-    metrics["one_step" if steady else "rollout"] = scored(predicted, 0 if steady else given)
+    judge("one_step" if steady else "rollout", predicted, 0 if steady else given)
     solver = None
     if source.solvers and solved:
         found = compare(source.solvers, lambda batch: hardest(judged[model], batch), training_seconds, solved)
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
-    return Evaluation(metrics, solver, _arrays(learned, truth, predicted, 0 if steady else given, pictures))
+    arrays = _arrays(learned, truth, predicted, 0 if steady else given, pictures)
+    return Evaluation(metrics, errors, solver, arrays)
 
 
 def _arrays(
