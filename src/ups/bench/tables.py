@@ -144,7 +144,7 @@ def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
             still, wanted = content["persistence"], target(content)
             line = f"Persistence: one step {still['one_step']['nrmse']:.3g}, rollout {still['rollout']['nrmse']:.3g}."
             parts += [line + (f" Target: a validation rollout nRMSE of {wanted:.3g}." if wanted else ""), ""]
-        parts += [*_table(COLUMNS, rows(content)), ""]
+        parts += [*table(COLUMNS, rows(content)), ""]
         parts += [f"- {line}" for line in speedups(content)] + [""]
         counted: dict[str, Mapping[str, Any]] = {}  # ways to run one model count the same
         for row in ordered(content):
@@ -159,10 +159,10 @@ def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
             for row in ordered(content)
             if "rollouts" in row
         ]:
-            parts += ["", *_table(("model", *ROLLOUTS), lines)]
+            parts += ["", *table(("model", *ROLLOUTS), lines)]
         if solver := content.get("solver"):
             ladder = [[str(r["points"]), f"{r['nrmse']:.3g}", f"{1 / r['seconds']:,.3g}"] for r in solver]
-            parts += ["", *_table(("solver's points", "nRMSE", "rollouts/s"), ladder)]
+            parts += ["", *table(("solver's points", "nRMSE", "rollouts/s"), ladder)]
         parts += [""]
     return "\n".join(parts)
 
@@ -177,6 +177,6 @@ def _arithmetic(counts: Mapping[str, float]) -> str:
     )
 
 
-def _table(header: Sequence[str], lines: list[list[str]]) -> list[str]:
+def table(header: Sequence[str], lines: list[list[str]]) -> list[str]:
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
     return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *cells)]

@@ -9,13 +9,16 @@ from typing import Annotated, Literal
 import typer
 
 from ups.cli.arguments import Json
+from ups.errors import UserError
 
 
 def bench(
     tasks: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TASK", help="burgers, advection, diffusion_reaction, compressible_2d (all of them); transformer."
+            metavar="TASK",
+            help="burgers, advection, diffusion_reaction, compressible_2d (all of them); transformer. With --universal "
+            "tasks of that configuration, and overrides such as training.noise=0.",
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small data and models: minutes on two CPU cores.")] = False,
@@ -40,9 +43,18 @@ def bench(
         bool,
         typer.Option("--compile", help="Compile our models, in plain loops too; that is training time."),
     ] = False,
+    universal: Annotated[
+        bool, typer.Option("--universal", help="One model of twelve systems beside all that share its training time.")
+    ] = False,
+    rivals_once: Annotated[
+        bool, typer.Option("--rivals-once", help="With --universal: other seeds train the joint model alone.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure our step and our models beside the usual ways. One table: speed, error at equal time, solvers.
+
+    With --universal: the configuration `universal` with each seed (0, 1, 2), for 300 seconds, and the joint model's
+    ratios to its specialists, FNOs and U-Nets (docs/universal.md). Its runs lie in --out; interrupted, they go on.
 
     Contestants: ours, eager, dataloader, fno, fno_usual, unet_usual, neuraloperator (where it is installed), and the
     operator at two other widths: small, small_eager, small_dataloader, large, large_eager, large_dataloader. Results
@@ -54,7 +66,27 @@ def bench(
       ups bench burgers --only ours --only fno --seconds 60 --seed 0 --seed 1 --seed 2
       ups bench --seconds 0
       ups bench transformer --compile
+      ups bench --universal --rivals-once --out universal
+      ups bench --universal advection burgers --seconds 900 --seed 0 --out two
     """
+    if universal:
+        given = {"--quick": quick, "--only": only, "--device": device != "auto", "--threads": threads}
+        given |= {"--no-tf32": not tf32, "--compile": compiled}
+        if unused := [option for option, value in given.items() if value]:
+            raise UserError(f"--universal takes no {unused[0]}; give overrides instead, such as runtime.threads=1")
+        from ups.pipeline.bench import universal as bench_universal
+
+        bench_universal(
+            300.0 if seconds is None else seconds,
+            seed or (0, 1, 2),
+            out,
+            tasks or (),
+            rivals_once=rivals_once,
+            as_json=as_json,
+        )
+        return
+    if rivals_once:
+        raise UserError("--rivals-once goes with --universal")
     from ups.bench.run import Options, measure
     from ups.track.progress import Progress
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ups.config.settings import FileName, Positive, PositiveFloat, Strict, neutral
+from ups.config.settings import FileName, Positive, PositiveFloat, Seed, Strict, neutral
 
 
 class MakeConfig(Strict):
@@ -63,6 +63,7 @@ class TaskConfig(Strict):
 
 class DataConfig(Strict):
     root: str | None = Field(default=None, description="folder of the data files; the run's own if not given")
+    seed: Seed | None = Field(default=None, description="of data that are made; the run's seed if not given")
     workers: Positive | None = neutral(None, "processes that make and measure data; all cores if not given")
     store: Literal["float32", "float16"] = Field(
         default="float32", description="precision of the stored training fields; half of it takes half the room"

@@ -29,9 +29,12 @@ from ups.track.jsonl import plain
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One view of one task: its part of `metrics.json`, the solver beside it, and arrays to draw."""
+    """One view of one task: its part of `metrics.json`, the nRMSE of every test trajectory by kind of prediction and
+    predictor, the solver beside it, and arrays to draw.
+    """
 
     metrics: dict[str, Any]
+    errors: dict[str, dict[str, list[float | None]]]
     solver: dict[str, Any] | None
     arrays: dict[str, np.ndarray]
 
@@ -69,27 +72,28 @@ def evaluate(
         return solve(predictor, task, batch) if steady else rollout(predictor, task, batch, given)
 
     spec, present = _present(learned.spec, truth)
+    metrics, errors = {}, {}
 
-    def scored(predicted: Mapping[str, Fields], first: int) -> dict[str, Any]:
+    def judge(kind: str, predicted: Mapping[str, Fields], first: int) -> None:
         """Of the frames from `first` on, whose times count from the one before."""
         times = truth.times[0, first:] - (0 if steady else truth.times[0, first - 1])
         target, predicted = present(truth.values[:, first:]), {who: present(p) for who, p in predicted.items()}
-        return score(spec, predicted, target, times, seed, resamples, model=model, grid=truth.grid)
+        metrics[kind] = score(spec, predicted, target, times, seed, resamples, model=model, grid=truth.grid)
+        errors[kind] = {who: plain(nrmse(values, target).flatten(1).mean(1)) for who, values in predicted.items()}
 
-    metrics = {}
     if not steady:
-        metrics["one_step"] = scored({name: one_step(p, task, truth) for name, p in judged.items()}, 1)
+        judge("one_step", {name: one_step(p, task, truth) for name, p in judged.items()}, 1)
         if (half := _half(learned, truth)) is not None:
             apart = {name: _apart(p, task, truth, half, present) for name, p in judged.items() if name != PERSISTENCE}
             metrics["one_step"]["half_steps"] = mean_entry(model, apart, draws(len(truth), seed, resamples))
     predicted = {name: hardest(predictor, truth) for name, predictor in judged.items()}
-    metrics["one_step" if steady else "rollout"] = scored(predicted, 0 if steady else given)
+    judge("one_step" if steady else "rollout", predicted, 0 if steady else given)
     solver = None
     if source.solvers and solved:
         found = compare(source.solvers, lambda batch: hardest(judged[model], batch), training_seconds, solved)
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
     arrays = _arrays(learned, truth, predicted, 0 if steady else given, pictures, present)
-    return Evaluation(metrics, solver, arrays)
+    return Evaluation(metrics, errors, solver, arrays)
 
 
 def _present(spec: TaskSpec, truth: Batch) -> tuple[TaskSpec, Callable[[Fields], Fields]]:

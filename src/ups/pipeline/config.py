@@ -22,7 +22,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 
 from ups.config.load import Written, read_config
 from ups.config.plugins import load_plugins
-from ups.config.settings import FileName, Strict, changed, changes_of
+from ups.config.settings import FileName, Seed, Strict, changed, changes_of
 from ups.config.text import parse_yaml
 from ups.data.settings import DataConfig, TaskConfig
 from ups.distributed.runtime.settings import RuntimeConfig
@@ -72,7 +72,7 @@ class RunConfig(Strict):
     """`stages` and `compare` hold an entry a name; see `load_run`."""
 
     name: FileName
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     plugins: list[str] = Field(default=[], description="Python files that register what this configuration uses")
     tasks: Annotated[dict[FileName, TaskConfig], Field(min_length=1)]
     data: DataConfig = DataConfig()
@@ -109,6 +109,11 @@ class RunConfig(Strict):
                 if task not in self.tasks:
                     raise ValueError(f"compare.{name}.tasks names {task!r}, which is not among the tasks")
         return self
+
+    @property
+    def data_seed(self) -> int:
+        """Of the data that it makes."""
+        return self.seed if self.data.seed is None else self.data.seed
 
     def each_stage(self) -> dict[str, StageConfig]:
         """In order."""

@@ -48,7 +48,7 @@ def data_of(
     trainings = [config.training_of(stage.training) for stage in config.each_stage().values()]
     unroll = max(steps for training in trainings for _, steps in training.rollout)
     strides = {stride for training in trainings for stride, _ in training.stride_table()}
-    looked = partial(check_inputs, config.tasks, config.data, directory / "data", seed=config.seed)
+    looked = partial(check_inputs, config.tasks, config.data, directory / "data", seed=config.data_seed)
     runtime.in_turn("look at the inputs", partial(looked, unroll=unroll, stride=min(strides)))
     with _displays() as show:
         for name, task in config.tasks.items():
@@ -83,7 +83,7 @@ def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, sho
         runtime.check_stop(f"the data of {name} will be checked from the first trajectory on")
 
     place, device = directory / "data", str(runtime.device)
-    source = open_source(name, config.tasks[name], config.data, place, config.seed, making, device)
+    source = open_source(name, config.tasks[name], config.data, place, config.data_seed, making, device)
     if runtime.rank == 0:
         data = [source.train, source.validation, *source.tests.values()]
         kept = directory / "store" / f"{name}.checked.json"

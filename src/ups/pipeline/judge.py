@@ -74,6 +74,7 @@ def judge(
         with temporary.open("wb") as file:
             np.savez(file, **evaluation.arrays)  # pyright: ignore[reportArgumentType]
         os.replace(temporary, folder / f"{view}.npz")
+    write(folder / "errors.json", json.dumps({view: evaluation.errors for view, evaluation in found.items()}).encode())
     compared = [name for name in config.compared_names() if name in predictors]
     trained_beside = [family for family, plans in done.items() if plans]
     shown = {"model": model, "predictors": [asdict(label) for label in labels(list(stages), compared)]}

@@ -44,33 +44,35 @@ from ups.training.fit import progress_of
 from ups.training.restore import note_order
 
 
-def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None) -> None:
-    """Do whatever of the run is not done yet, then print its table."""
+def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None, *, page: bool = True) -> None:
+    """Do whatever of the run is not done yet, then print its table. Without its `page` no report is written."""
     refuse_launchers()
     config = load_run(name, overrides, runs)
     command = " ".join(["ups run", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
     if ranks is None:
-        finished = finish(config, runs, command)
+        finished = finish(config, runs, command, page=page)
     else:
-        finished = finish(
-            config, runs, f"{command} --gpus {ranks}", partial(train_on_ranks, name, overrides, runs, ranks)
-        )
+        first = partial(train_on_ranks, name, overrides, runs, ranks)
+        finished = finish(config, runs, f"{command} --gpus {ranks}", first, page=page)
     from ups.report.verdict import metrics_table
 
     print(metrics_table(finished))
-    print(f"\nreport: {runs / config.name / 'report.html'}")
+    if page:
+        print(f"\nreport: {runs / config.name / 'report.html'}")
 
 
-def finish(config: RunConfig, runs: Path, command: str, first: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def finish(
+    config: RunConfig, runs: Path, command: str, first: Callable[[], None] = lambda: None, *, page: bool = True
+) -> dict[str, Any]:
     """Do whatever of a run is not done yet, `first` before all else; its metrics. `command` is what made it."""
     directory = runs / config.name
-    finished = _finished(directory, config)
+    finished = _finished(directory, config, page)
     if finished is not None:
         print(f"{directory} is finished; nothing to do (remove it, or give another name=..., to run again)\n")
         return finished
     first()
     with claimed_run(directory, config, _before(directory)):
-        _guarded(directory, lambda rt: _everything(rt, config, directory, command), config)
+        _guarded(directory, lambda rt: _everything(rt, config, directory, command, page), config)
     return json.loads((directory / "metrics.json").read_text())
 
 
@@ -159,15 +161,16 @@ def report(directory: Path) -> Path:
     return path
 
 
-def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: str) -> None:
+def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: str, page: bool) -> None:
     tasks, sources = timed_data(runtime, config, directory)
     _note_order(runtime, config, directory)
     progress = train_stages(runtime, stage_plans(config, tasks, directory))
     train_compared(runtime, compared_plans(config, tasks, directory), device_seconds(config, progress))
     metrics = judge(runtime, config, directory, tasks, sources, command)
-    runtime.check_stop("everything but the report is done")
-    print("writing the report")
-    report(directory)
+    if page:
+        runtime.check_stop("everything but the report is done")
+        print("writing the report")
+        report(directory)
     check_finite(metrics["tasks"])
 
 
@@ -181,12 +184,12 @@ def _before(directory: Path) -> RunConfig | None:
     return run_config(directory) if begun(directory) else None
 
 
-def _finished(directory: Path, config: RunConfig) -> dict[str, Any] | None:
+def _finished(directory: Path, config: RunConfig, page: bool) -> dict[str, Any] | None:
     """The metrics of a finished run of this very configuration; one that contradicts what is trained is refused."""
     if begun(directory):
         check_trained(config, directory)
     path = directory / "metrics.json"
-    if not path.is_file() or not (directory / "report.html").is_file():
+    if not path.is_file() or (page and not (directory / "report.html").is_file()):
         return None
     metrics = json.loads(path.read_text())
     done = metrics.get("state") == "finished" and metrics.get("configuration") == fingerprint(config)
