@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ups.data.formats.pdebench.tensor import TensorFile
+from ups.data.formats.pdebench.arrays import TensorFile
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset

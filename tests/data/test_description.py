@@ -11,7 +11,7 @@ import torch
 
 from ups.data.formats.description import from_json, to_json
 from ups.data.formats.layouts import named_layout
-from ups.data.formats.pdebench.tensor import TensorFile, TensorWriter
+from ups.data.formats.pdebench.arrays import TensorFile, TensorWriter
 from ups.data.generate.make import generate
 from ups.data.open import open_dataset
 from ups.equations import Advection, Darcy

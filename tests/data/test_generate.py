@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data.formats.pdebench.tensor import TensorFile
+from ups.data.formats.pdebench.arrays import TensorFile
 from ups.data.generate.chunks import Chunks
 from ups.data.generate.make import data_key, generate
 from ups.data.open import open_dataset

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import batch_of, header_of, write
 
-from ups.data.formats.pdebench.tensor import TensorFile
+from ups.data.formats.pdebench.arrays import TensorFile
 from ups.data.formats.well.writer import WellWriter
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ups.data.formats.pairs import PairsFile
-from ups.data.formats.pdebench.tensor import TensorFile
+from ups.data.formats.pdebench.arrays import TensorFile
 from ups.data.generate.make import generate
 from ups.data.open import open_dataset
 from ups.equations import Advection

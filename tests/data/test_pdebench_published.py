@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data.formats.pdebench.cfd import CFDFile
+from ups.data.formats.pdebench.arrays import CFDFile, IncompressibleFile, TensorFile
 from ups.data.formats.pdebench.grouped import GroupedFile
-from ups.data.formats.pdebench.incompressible import IncompressibleFile
-from ups.data.formats.pdebench.tensor import TensorFile
 from ups.data.open import open_dataset
 from ups.errors import UserError
 from ups.fields import Boundary

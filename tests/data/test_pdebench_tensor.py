@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from layout_cases import batch_of, header_of, write
 
-from ups.data.formats.pdebench.tensor import TensorFile, TensorWriter
+from ups.data.formats.pdebench.arrays import TensorFile, TensorWriter
 from ups.errors import UserError
 from ups.fields import Boundary, Grid, Header
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ups.data.formats.pdebench.tensor import TensorFile
+from ups.data.formats.pdebench.arrays import TensorFile
 from ups.data.generate.make import generate
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset

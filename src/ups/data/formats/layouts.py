@@ -11,10 +11,16 @@ import h5py
 
 from ups.data.formats.hdf5 import holds, is_hdf5, open_file
 from ups.data.formats.pairs import PairsFile, PairsWriter
-from ups.data.formats.pdebench.cfd import CFDFile, CFDWriter, fields
+from ups.data.formats.pdebench.arrays import (
+    CFDFile,
+    CFDWriter,
+    IncompressibleFile,
+    IncompressibleWriter,
+    TensorFile,
+    TensorWriter,
+    cfd_fields,
+)
 from ups.data.formats.pdebench.grouped import GroupedFile, GroupedWriter, begins_with_a_trajectory
-from ups.data.formats.pdebench.incompressible import IncompressibleFile, IncompressibleWriter
-from ups.data.formats.pdebench.tensor import TensorFile, TensorWriter
 from ups.data.formats.pdegym.reader import GymFile, is_gym
 from ups.data.formats.pdegym.writer import GymWriter
 from ups.data.formats.well.reader import WellFile, is_well
@@ -51,7 +57,7 @@ class Layout:
 
 
 TENSOR = Layout("pdebench-tensor", ".hdf5", TensorFile, TensorWriter, lambda file: holds(file, "tensor"))
-CFD = Layout("pdebench-cfd", ".hdf5", CFDFile, CFDWriter, lambda file: holds(file, *fields(1)))
+CFD = Layout("pdebench-cfd", ".hdf5", CFDFile, CFDWriter, lambda file: holds(file, *cfd_fields(1)))
 INCOMPRESSIBLE = Layout(
     "pdebench-incompressible",
     ".h5",

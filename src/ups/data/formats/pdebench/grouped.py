@@ -25,7 +25,6 @@ from ups.data.formats.hdf5 import (
     coordinate,
     even_times,
     open_file,
-    precision,
     read_part,
     rounded,
     stored_type,
@@ -64,32 +63,40 @@ class GroupedFile(PDEBenchFile):
         key = f"{self._keys[0]}/data"
         shape = array(file, key, self.path).shape
         self._axes = _axes(file, self._keys[0], shape, self.path)
+        self.stored = (("",) * shape[-1], ())
         return key, (len(self._keys), *shape)
 
     def expected(self, header: Header) -> tuple[int, ...]:
         return (*super().expected(header), len(header.channels))
 
-    def understood(self, file: h5py.File, task: str | TaskSpec | None) -> Header:
-        path, channels = self.path, self.shape[-1]
+    @property
+    def dimension(self) -> int:
+        return len(self.shape) - 3
+
+    def task_name(self, file: h5py.File) -> str:
+        for word in published.words_of(self.path):
+            if word in _TASK_OF_NAME:
+                return _TASK_OF_NAME[word]
+        name = _TASK_OF_CONTENT.get((self.shape[-1], self._grid.extent, float(even_times(self._axes["t"])[-1])))
+        if name is None:
+            raise UserError(f"{self.path}: neither content nor file name say which task this is; pass task=")
+        return name
+
+    @property
+    def _grid(self) -> Grid:
         space = [centred_axis(positions) for name, positions in self._axes.items() if name != "t"]
-        grid = Grid(tuple(positions for positions, _ in space), tuple(extent for _, extent in space))
-        times = even_times(self._axes["t"])
-        known = published.known_task(task or _task_name(channels, grid, float(times[-1]), path))
-        published.check_fits(known, channels, grid.dimension, (), path)
-        config = _config(file, self._keys[0], path)
-        first, last = (_of_task(_config(file, key, path), known) for key in (self._keys[0], self._keys[-1]))
-        parameters = published.needed(first, known, path)
-        return Header(
-            task=known.name,
-            channels=known.channel_names,
-            grid=grid,
-            times=times,
-            boundary=known.boundary,
-            parameters={name: value if last.get(name, value) == value else None for name, value in parameters.items()},
-            dtype=precision(array(file, f"{self._keys[0]}/data", path)),
-            notes={"config": config} if config else {},
-            test_at="last",
-        )
+        return Grid(tuple(positions for positions, _ in space), tuple(extent for _, extent in space))
+
+    def understood(self, file: h5py.File, known: TaskSpec) -> dict[str, Any]:
+        config, last = (_config(file, self._keys[end], self.path) for end in (0, -1))
+        parameters, other = published.needed(_of_task(config, known), known, self.path), _of_task(last, known)
+        return {
+            "grid": self._grid,
+            "times": even_times(self._axes["t"]),
+            "parameters": {k: value if other.get(k, value) == value else None for k, value in parameters.items()},
+            "notes": {"config": config} if config else {},
+            "test_at": "last",
+        }
 
     def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
         kept = range(self.shape[1])[frames]
@@ -200,16 +207,6 @@ def _of_task(config: Mapping[str, Any], known: TaskSpec) -> dict[str, float]:
     """A run is told more than the equation's parameters: only those that the task knows."""
     names = {*known.parameters, *published.fixed_parameters(known)}
     return {name: value for name, value in _numbers(config).items() if name in names}
-
-
-def _task_name(channels: int, grid: Grid, last: float, path: Path) -> str:
-    for word in published.words_of(path):
-        if word in _TASK_OF_NAME:
-            return _TASK_OF_NAME[word]
-    name = _TASK_OF_CONTENT.get((channels, grid.extent, last))
-    if name is None:
-        raise UserError(f"{path}: neither content nor file name say which task this is; pass task=")
-    return name
 
 
 class GroupedWriter(HDF5Writer):

@@ -102,13 +102,3 @@ def as_task(header: Header, task: str | TaskSpec | None, path: Path) -> Header:
 
 def parameter_attributes(header: Header) -> dict[str, float]:
     return {PUBLISHED.get(name, name): value for name, value in header.parameters.items() if value is not None}
-
-
-def refuse_varying(header: Header, path: Path) -> None:
-    """Root attributes have one value a file."""
-    for name, value in header.parameters.items():
-        if value is None:
-            raise UserError(
-                f"{path}: {name} differs between trajectories, and this layout has one value a file; "
-                "write one file a value, or choose another layout"
-            )
