@@ -1,17 +1,15 @@
 """Burgers against the Cole-Hopf solution, its conservation law, and what a shock must do."""
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ups.equations import Burgers, RandomWaves
 from ups.equations.schemes import finite_volume
-from ups.equations.schemes.finite_volume import _March, arrivals, taken_on_arrival
+from ups.equations.schemes.finite_volume import _March, arrivals
+from ups.equations.schemes.repeated import repeat
 from ups.errors import UserError
 
 TWO_PI = 2 * math.pi
@@ -194,40 +192,20 @@ def test_times_must_increase():
         Burgers(points=32, nu=1.0).solve(0, [0], torch.tensor([1.0, 0.5], dtype=torch.float64))
 
 
-def test_rows_that_are_watched_arrive_where_rows_that_stop_do() -> None:
-    """What a GPU does, which moves a whole block in every step and then a smaller one, with the CPU's own step."""
-    stops = arrivals(torch.tensor([9, 9, 6, 6, 2]))
-    assert stops == [(2, 4, 5), (6, 2, 4), (9, 0, 2)]
-    u = 0.05 * RandomWaves.draw(3, range(7))(torch.arange(64, dtype=torch.float64) / 64)
-    diffusion = torch.full((7, 1), 0.1, dtype=torch.float64)
-    blocks: list[_March] = []
-
-    def begin(rows: int, cells: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
-        if not blocks or rows <= 2:
-            most = 3 if blocks else 7
-            blocks.append(_March(cells[:most], diffusion[:most]))
-        return blocks[-1].cells, blocks[-1].step
-
-    watched = taken_on_arrival(u, stops, begin)[:5]
-    assert len(blocks) == 2 and torch.equal(_March(u[:5], diffusion[:5]).run(stops), watched)
-
-
 def test_rows_that_are_through_leave_the_blocks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of the CPU's own step stand in for recorded ones: what is copied into which of them is the same."""
+    """A loop on a CPU stands in for what a GPU records: which rows are in which block is the same."""
     moved: list[int] = []
 
-    @lru_cache
-    def recorded(rows: int, points: int, dtype: torch.dtype, device: torch.device) -> SimpleNamespace:
-        diffusion = torch.zeros(rows, 1, dtype=dtype)
-        block = _March(torch.zeros(rows, points, dtype=dtype), diffusion)
-        graph = SimpleNamespace(replay=lambda: (moved.append(rows), block.step()))
-        return SimpleNamespace(cells=block.cells, diffusion=diffusion, graph=graph)
+    def loop(step, state, times, key):
+        moved.extend([len(state[0])] * times)
+        return repeat(step, state, times, key)
 
-    monkeypatch.setattr(finite_volume, "_recorded", recorded)
+    monkeypatch.setattr(finite_volume, "repeat", loop)
     monkeypatch.setattr(finite_volume, "_GPU_BLOCKS", (8, 4, 2))
+    assert arrivals(torch.tensor([9, 9, 6, 6, 2])) == [(2, 4, 5), (6, 2, 4), (9, 0, 2)]
     u = 0.05 * RandomWaves.draw(3, range(7))(torch.arange(64, dtype=torch.float64) / 64)
     diffusion = torch.linspace(0.05, 0.2, 7, dtype=torch.float64)[:, None]
-    for counts in ([9, 6, 6, 4, 4, 4, 2], [5, 5, 5, 3, 3, 3, 1]):  # the second finds what the first left behind
+    for counts in ([9, 6, 6, 4, 4, 4, 2], [5, 5, 5, 3, 3, 3, 1]):
         stops = arrivals(torch.tensor(counts))
         assert torch.equal(finite_volume._on_gpu(u, diffusion, stops), _March(u, diffusion).run(stops))
     assert moved == [8] * 4 + [4] * 2 + [2] * 3 + [8] * 3 + [4] * 2

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ups.equations import Compressible2D, shallow_water
-from ups.equations.schemes import euler, fused, muscl
+from ups.equations.schemes import euler, finite_volume, fused, muscl
 from ups.equations.schemes.fused import kernel_source
 
 COMPILER = shutil.which("c++")
@@ -31,6 +31,7 @@ FUNCTIONS: dict[str, tuple[Any, int, dict[str, float], dict[str, int]]] = {
     "stress 1D": (euler._stress, 2, STRESS, {"axis": 0, "axes": 1}),
     "stress 2D": (euler._stress, 8, STRESS, {"axis": 1, "axes": 2}),
     "stage": (euler._stage, 8, STAGE, {}),
+    "shock": (finite_volume._euler, 7, {"keep": 0.5}, {}),
     "water": (shallow_water._hllc, 6, {}, {"axis": 1}),
 }
 

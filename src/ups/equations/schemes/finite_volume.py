@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.graphs import record
+from ups.equations.schemes.fused import fused
+from ups.equations.schemes.repeated import repeat
 
 _GPU_BLOCKS = (1024, 512, 256, 128)  # trajectories at a time on a GPU: the first fill it, and its cache at 1024 points
 _BLOCK = 64  # trajectories at a time on a CPU: enough to hide the cost of calls, few enough for its caches
@@ -64,82 +63,42 @@ def _on_cpu(u: Float[Tensor, "b X"], diffusion: Float[Tensor, "b 1"], stops: lis
 
 
 def _on_gpu(u: Float[Tensor, "b X"], diffusion: Float[Tensor, "b 1"], stops: list[Arrival]) -> Float[Tensor, "b X"]:
-    def begin(rows: int, cells: Tensor) -> tuple[Tensor, Callable[[], None]]:
-        size = min(block for block in _GPU_BLOCKS if block >= rows)
-        recorded = _recorded(size, u.shape[1], u.dtype, u.device)
-        if recorded.cells.data_ptr() != cells.data_ptr():
-            for held, given in ((recorded.cells, cells), (recorded.diffusion, diffusion)):
-                held[:rows] = given[:rows]
-                held[rows:] = 0.0
-        return recorded.cells, recorded.graph.replay
-
-    return taken_on_arrival(u, stops, begin)
-
-
-def taken_on_arrival(
-    u: Float[Tensor, "b X"],
-    stops: list[Arrival],
-    begin: Callable[[int, Tensor], tuple[Tensor, Callable[[], None]]],
-) -> Float[Tensor, "b X"]:
-    """Rows after so many steps each. `begin(rows, cells)` gives the place where the first rows of `cells` go on, and
-    what moves them there by a step; rows beyond them may move too.
-    """
+    """In blocks of few sizes, filled up with rows at rest, so that few steps are recorded."""
     arrived, cells, done = torch.empty_like(u), u, 0
     for stop in stops:
-        cells, step = begin(stop.until, cells)
-        for _ in range(stop.step - done):
-            step()
+        beyond = (0, 0, 0, min(block for block in _GPU_BLOCKS if block >= stop.until) - stop.until)
+        state = tuple(torch.nn.functional.pad(rows[: stop.until], beyond) for rows in (cells, diffusion))
+        cells, _ = repeat(heun, state, stop.step - done, "burgers")
         arrived[stop.since : stop.until] = cells[stop.since : stop.until]
         done = stop.step
     return arrived
 
 
-class _Recorded(NamedTuple):
-    """A step of a block of rows, in place, as a CUDA graph: its kernels are shorter than the time to launch them."""
+def heun(u: Float[Tensor, "b X"], diffusion: Float[Tensor, "b 1"]) -> tuple[Tensor, Tensor]:
+    """`_March.step` in few passes through a GPU's memory."""
 
-    cells: Float[Tensor, "b X"]
-    diffusion: Float[Tensor, "b 1"]
-    graph: torch.cuda.CUDAGraph
+    def advanced(cells: Tensor, keep: float) -> Tensor:
+        wide = torch.cat((cells[:, -2:], cells, cells[:, :2]), 1)
+        shifted = (wide[:, start : start + u.shape[1]] for start in range(5))
+        return _euler(*shifted, diffusion, u, keep=keep)[0]
 
-
-_EULER = """
-template <typename T> T euler(T a, T b, T c, T d, T e, T diffusion, T start, T keep) {
-    auto half_slope = [](T before, T after) { T p = before * after; return p > T(0) ? p / (before + after) : T(0); };
-    auto flux = [diffusion](T left, T right, T jump) {
-        T l = left > T(0) ? left : T(0), r = right < T(0) ? right : T(0);
-        return l * l + r * r - diffusion * jump;
-    };
-    T sb = half_slope(b - a, c - b), sc = half_slope(c - b, d - c), sd = half_slope(d - c, e - d);
-    T arrived = c + flux(b + sb, c - sc, c - b) - flux(c + sc, d - sd, d - c);
-    return keep * start + (T(1) - keep) * arrived;
-}
-"""
-"""`_March.step` of one cell c with its neighbours: one pass through memory instead of twenty. CUDA's compiler, which
-comes with torch, compiles it at first use."""
+    return advanced(advanced(u, 0.0), 0.5), diffusion
 
 
-@lru_cache(maxsize=16)
-def _recorded(rows: int, points: int, dtype: torch.dtype, device: torch.device) -> _Recorded:
-    euler = torch.cuda.jiterator._create_jit_fn(_EULER, keep=0.0)
-    cells = torch.zeros(rows, points, dtype=dtype, device=device)
-    diffusion = torch.zeros(rows, 1, dtype=dtype, device=device)
-
-    def advanced(u: Tensor, keep: float) -> Tensor:
-        wide = torch.cat((u[:, -2:], u, u[:, :2]), 1)
-        shifted = [wide[:, start : start + points] for start in range(5)]
-        return euler(*shifted, diffusion, cells, keep=keep)
-
-    def step() -> None:
-        cells.copy_(advanced(advanced(cells, 0.0), 0.5))
-
-    outside, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-    side.wait_stream(outside)
-    with torch.cuda.stream(side):
-        step()  # compiles and loads the kernels, which a recording must not
-    outside.wait_stream(side)
-    with record(side) as graph:
-        step()
-    return _Recorded(cells, diffusion, graph)
+@fused
+def _euler(
+    a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, diffusion: Tensor, start: Tensor, *, keep: float
+) -> tuple[Tensor]:
+    """An Euler step of a cell c with its neighbours; of where the row began, the share `keep` is kept."""
+    jumps = [b - a, c - b, d - c, e - d]
+    products = [before * after for before, after in pairwise(jumps)]
+    low, own, high = (
+        torch.where(product > 0, product / (before + after), 0.0)
+        for product, (before, after) in zip(products, pairwise(jumps), strict=True)
+    )
+    inflow = (b + low).clamp_min(0.0).square() + (c - own).clamp_max(0.0).square() - diffusion * jumps[1]
+    outflow = (c + own).clamp_min(0.0).square() + (d - high).clamp_max(0.0).square() - diffusion * jumps[2]
+    return (keep * start + (1 - keep) * (c + inflow - outflow),)
 
 
 class _March:
