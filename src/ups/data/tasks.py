@@ -7,20 +7,19 @@ registered: it is that configuration's alone, and is handed to whatever reads it
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from ups.errors import UserError
-from ups.fields import Boundary, Channel, Invariant, Side, TaskSpec
+from ups.fields import Channel, Invariant, Side, TaskSpec
 
 if TYPE_CHECKING:
     from ups.equations import Equation
-
-_Number = TypeVar("_Number", int, float)
-_Kind = TypeVar("_Kind", Channel, Invariant, Side)
 
 
 @cache
@@ -81,25 +80,29 @@ def task_from_mapping(mapping: Mapping[str, Any]) -> TaskSpec:
         boundary: [periodic, [{kind: value, value: [1.0]}, flux]]
     """
     where = f"task {mapping.get('name', '(without a name)')!r}"
-    _check_keys(mapping, TaskSpec, where)
     missing = [key for key in ("name", "dimension", "channels", "boundary") if mapping.get(key) is None]
+    entries = {**mapping, "boundary": _sides(mapping.get("boundary"), mapping.get("dimension"))}
+    for key, name in (("channels", "name"), ("invariants", "channel")):
+        if isinstance(mapping.get(key), list | tuple):
+            entries[key] = [_spelled_out(entry, name) for entry in mapping[key]]
+    _check_keys(mapping, TaskSpec, where)
     if missing:
         raise UserError(f"{where}: give {', '.join(missing)}")
-    dimension = _number(mapping["dimension"], int, f"{where}: dimension")
-    spec = TaskSpec(
-        name=_text(mapping["name"], f"{where}: name"),
-        dimension=dimension,
-        channels=tuple(_channel(entry, where) for entry in _list(mapping["channels"], f"{where}: channels")),
-        boundary=_boundary(mapping["boundary"], dimension, where),
-        latent_spacing=_optional(mapping, "latent_spacing", where),
-        parameters=_names(mapping.get("parameters", ()), f"{where}: parameters"),
-        static=_names(mapping.get("static", ()), f"{where}: static"),
-        history=_number(mapping.get("history", 1), int, f"{where}: history"),
-        dt=_optional(mapping, "dt", where),
-        steady=bool(mapping.get("steady", False)),
-        invariants=tuple(_invariant(e, where) for e in _list(mapping.get("invariants", ()), f"{where}: invariants")),
-        source=dict(mapping.get("source", {})),
-    )
+    for key in ("dimension", "history", "dt", "latent_spacing"):
+        if isinstance(mapping.get(key), bool):
+            raise UserError(f"{where}: {key} is {mapping[key]}; give a number")
+    try:
+        spec = _task_checker().validate_python(entries)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place, said = ".".join(str(part) for part in first["loc"]), first["msg"].replace("Input", "it", 1)
+        if first["type"] == "missing":
+            raise UserError(f"{where}: {first['input']!r} is not understood; give {place}") from None
+        raise UserError(f"{where}: {place} is {first['input']!r}; {said.replace('tuple', 'list')}") from None
+    sides = itertools.chain(*entries["boundary"]["sides"])
+    for kind, parts in ((Channel, entries["channels"]), (Invariant, entries.get("invariants", ())), (Side, sides)):
+        for part in parts:
+            _check_keys(part, kind, f"{where}, {kind.__name__.lower()} {part!r}")
     for invariant in spec.invariants:
         if invariant.channel not in spec.channel_names:
             raise UserError(
@@ -108,7 +111,27 @@ def task_from_mapping(mapping: Mapping[str, Any]) -> TaskSpec:
     return spec
 
 
-def _nearest(key: str, known: Mapping[str, Any] | Sequence[str]) -> str:
+@cache
+def _task_checker() -> TypeAdapter[TaskSpec]:
+    return TypeAdapter(TaskSpec)
+
+
+def _spelled_out(entry: Any, key: str) -> Any:
+    """A name alone as the mapping that it stands for."""
+    return {key: entry} if isinstance(entry, str) else entry
+
+
+def _sides(value: Any, dimension: Any) -> Any:
+    """A boundary with both sides of every axis written out."""
+    if isinstance(value, str) and isinstance(dimension, int):
+        value = [value] * dimension
+    if not isinstance(value, list | tuple):
+        return {"sides": value}
+    pairs = [axis if isinstance(axis, list | tuple) else (axis, axis) for axis in value]
+    return {"sides": [[_spelled_out(side, "kind") for side in pair] for pair in pairs]}
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(key, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -119,75 +142,3 @@ def _check_keys(mapping: Mapping[str, Any], kind: type, where: str) -> None:
         if key not in known:
             hint = _nearest(str(key), known) or f"; use one of {', '.join(known)}"
             raise UserError(f"{where}: key {key!r} is unknown{hint}")
-
-
-def _list(value: Any, where: str) -> Sequence[Any]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise UserError(f"{where} is {value!r}; give a list")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise UserError(f"{where} is {value!r}; give text")
-    return value
-
-
-def _names(value: Any, where: str) -> tuple[str, ...]:
-    return tuple(_text(entry, where) for entry in _list(value, where))
-
-
-def _number(value: Any, kind: type[_Number], where: str) -> _Number:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and isinstance(value, float):
-        number = value.is_integer() if kind is int else math.isfinite(value)
-    if not number:
-        raise UserError(f"{where} is {value!r}; give {'a whole number' if kind is int else 'a number'}")
-    return kind(value)
-
-
-def _optional(mapping: Mapping[str, Any], key: str, where: str) -> float | None:
-    return None if mapping.get(key) is None else _number(mapping[key], float, f"{where}: {key}")
-
-
-def _entry(kind: type[_Kind], entry: Any, key: str, where: str, what: str, form: str) -> _Kind:
-    """What a name alone stands for, or what a mapping with the key and its other fields says."""
-    if isinstance(entry, str):
-        return kind(entry)  # pyright: ignore[reportArgumentType]  (Side refuses unknown kinds)
-    if not isinstance(entry, Mapping) or key not in entry:
-        raise UserError(f"{where}: {what} {entry!r} is not understood; give {form}")
-    _check_keys(entry, kind, f"{where}, {what} {entry[key]!r}")
-    return kind(**entry)
-
-
-def _channel(entry: Any, where: str) -> Channel:
-    channel = _entry(Channel, entry, "name", where, "channel", "a name or {name, transform, vector}")
-    if channel.transform not in ("identity", "log"):
-        raise UserError(f"{where}: transform of channel {channel.name!r} is {channel.transform!r}; use identity or log")
-    return channel
-
-
-def _invariant(entry: Any, where: str) -> Invariant:
-    return _entry(Invariant, entry, "channel", where, "invariant", "a channel or {channel, tolerance}")
-
-
-def _boundary(value: Any, dimension: int, where: str) -> Boundary:
-    if isinstance(value, str):
-        side = _side(value, where)
-        return Boundary(((side, side),) * dimension)
-    pairs = []
-    for axis in _list(value, f"{where}: boundary"):
-        if isinstance(axis, str | Mapping):
-            axis = (axis, axis)
-        if len(axis) != 2:
-            raise UserError(
-                f"{where}: boundary {axis!r} is not understood; give a kind or a [lower, upper] pair per axis"
-            )
-        pairs.append((_side(axis[0], where), _side(axis[1], where)))
-    return Boundary(tuple(pairs))
-
-
-def _side(entry: Any, where: str) -> Side:
-    if isinstance(entry, Mapping) and "value" in entry:
-        entry = {**entry, "value": tuple(float(v) for v in _list(entry["value"], f"{where}: boundary value"))}
-    return _entry(Side, entry, "kind", where, "boundary side", "a kind or {kind, value}")
