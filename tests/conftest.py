@@ -30,6 +30,14 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs / "quickstart"
 
 
+@pytest.fixture(autouse=True)
+def _progress_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that print JSON silence it for the rest of their process, which here is that of all tests."""
+    from ups.track.progress import Progress
+
+    monkeypatch.setattr(Progress, "silent", Progress.silent)
+
+
 def pytest_runtest_setup() -> None:
     shapes.new_test()
 

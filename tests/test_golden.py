@@ -30,5 +30,5 @@ def test_the_toy_quickstart_keeps_its_losses(tmp_path: Path) -> None:
 def test_a_two_rank_job_keeps_its_losses(tmp_path: Path) -> None:
     losses, _ = run_ranks(2, train_small, tmp_path / "data", tmp_path / "run")[0]
     assert [losses[step] for step in (0, 5, 10, 19)] == pytest.approx(
-        [0.9137001557, 0.7308018910, 0.9519129806, 0.7410003702], rel=TOLERANCE
+        [0.9137001557, 0.7244182013, 0.8671104506, 0.6061727138], rel=TOLERANCE
     )

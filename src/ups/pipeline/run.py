@@ -48,7 +48,7 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
     """Do whatever of the run is not done yet, then print its table. Without its `page` no report is written."""
     refuse_launchers()
     config = load_run(name, overrides, runs)
-    command = " ".join(["ups run", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
+    command = " ".join(["ups run", str(name), *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
     if ranks is None:
         finished = finish(config, runs, command, page=page)
     else:

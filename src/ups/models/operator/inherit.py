@@ -76,7 +76,7 @@ def inherit(own: OperatorModel, parent: OperatorModel, like: str | None = None) 
 def bank_sizes(network: OperatorModel) -> dict[str, int]:
     """How many experts each kind of matrix of a model's blocks has; none where blocks have no experts."""
     sizes: dict[str, int] = {}
-    for block in network.blocks:
+    for block in network.layers():
         banks = getattr(block, "banks", dict)()
         sizes |= {name: bank.count for name, bank in banks.items()}
     return sizes

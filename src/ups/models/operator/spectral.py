@@ -54,6 +54,10 @@ class SpectralSettings(OperatorSettings):
     )
 
 
+OTHERS = 0.1
+"""The size of all gates together, at first, of the experts that a task has in common with others only."""
+
+
 @dataclass(frozen=True, eq=False)
 class Bases:
     """The truncated transforms A_a and S_a of each axis of a task's frame, and which axes need neighbours."""
@@ -161,7 +165,10 @@ def beside(
 class Experts(nn.Module):
     """Matrices that several tasks share, or a stack of them: a task's own are Σ_e g_e W_e, with gates g of its own for
     each matrix of the stack. A single expert is every task's, without gates. With a `rank` each task adds A B to them,
-    zero at first. A longer stack begins as a shorter one of as many experts does.
+    zero at first.
+
+    At first a task's gates are 1 for the expert that it shares with its neighbours in the list of tasks, and small for
+    the others: where every task began as a sum of all, each held all others back from the first step.
     """
 
     def __init__(
@@ -171,10 +178,11 @@ class Experts(nn.Module):
         super().__init__()
         self.stack, self.count = stack, count
         self.weight = nn.Parameter(weights(stack * count))  # a matrix's experts beside one another
-        several = tasks if count > 1 else ()
-        self.gates = nn.ParameterDict(
-            {f"task_{task}": nn.Parameter(torch.randn(stack * count) / math.sqrt(count)) for task in several}
-        )
+        self.gates = nn.ParameterDict()
+        for place, task in enumerate(tasks if count > 1 else ()):
+            gates = OTHERS * torch.randn(stack, count) / math.sqrt(count)
+            gates[:, place * count // len(tasks)] += 1
+            self.gates[f"task_{task}"] = nn.Parameter(gates.flatten())
         rows, columns = self.weight.shape[1:]
         adding = [f"task_{task}" for task in tasks] if rank else []
         self.down = nn.ParameterDict(
@@ -185,15 +193,17 @@ class Experts(nn.Module):
     def forward(self, task: str, kept: int | None = None) -> Float[Tensor, "K m n"]:
         """The task's own, the first `kept` of the stack."""
         kept, key = self.stack if kept is None else kept, f"task_{task}"
-
-        def first(table: Tensor, each: int = 1) -> Tensor:  # a slice of all would cost a backward pass that fills zeros
-            return table if kept == self.stack else table[: kept * each]
-
-        own = first(self.weight, self.count)
+        own = self._first(self.weight, kept, self.count)
         if self.count > 1:
-            gates = first(self.gates[key], self.count).view(kept, 1, self.count)
+            gates = self._first(self.gates[key], kept, self.count).view(kept, 1, self.count)
             own = torch.bmm(gates, own.view(kept, self.count, -1)).view(kept, *own.shape[1:])
-        return torch.baddbmm(own, first(self.down[key]), first(self.up[key])) if key in self.down else own
+        if key not in self.down:
+            return own
+        return torch.baddbmm(own, self._first(self.down[key], kept), self._first(self.up[key], kept))
+
+    def _first(self, table: Float[Tensor, "S *rest"], kept: int, each: int = 1) -> Float[Tensor, "K *rest"]:
+        """A slice of all would cost a backward pass that fills zeros in."""
+        return table if kept == self.stack else table[: kept * each]
 
 
 def expert_count(name: str, users: int, told: int | Mapping[str, int] | None) -> int:
