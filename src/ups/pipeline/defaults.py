@@ -32,7 +32,7 @@ class Choice(NamedTuple):
 # On a GPU these are the settings of docs/universal.md's tables: modes were compared there, the others were not.
 OPERATOR = {
     "cuda": {"width": 64, "depth": 4, "modes": 96, "head": 64},
-    "cpu": {"width": 24, "depth": 3, "modes": 32, "head": 32},
+    "cpu": {"width": 24, "depth": 3, "modes": 64, "head": 32},
 }
 TRAINING = {
     "cuda": {"optimiser": "muon", "learning_rate": 3e-3, "ema": 0.995, "noise": 0.002},
@@ -46,7 +46,7 @@ FNO: dict[str, dict[int, dict[str, Any]]] = {
         2: {"width": 32, "modes": 24, "training": {"batch_size": 16, "learning_rate": 6e-3}},
     },
     "cpu": {
-        1: {"width": 32, "modes": 32, "training": {"batch_size": 16}},
+        1: {"width": 32, "modes": 64, "training": {"batch_size": 16}},
         2: {"width": 16, "modes": 8, "training": {"batch_size": 8, "learning_rate": 2.5e-2}},
     },
 }
