@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 
 import torch
@@ -17,7 +16,12 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from ups.distributed.vote import is_out_of_memory
 
-INSTALLED = find_spec("triton") is not None
+try:  # not by looking for it: a folder of that name would be found too
+    import triton.language  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+    INSTALLED = True
+except ImportError:
+    INSTALLED = False
 LARGEST = 2**27
 """Numbers of a tensor, so that places in one of eight times as many channels are counted in 32 bits."""
 
