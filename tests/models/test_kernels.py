@@ -46,8 +46,8 @@ def test_what_a_block_does_at_each_point_is_that_of_torch_with_its_gradients(sha
 
     def block(x: Tensor, numbers: Tensor, wide: Tensor, one: Tensor, narrow: Tensor, other: Tensor) -> Tensor:
         gain, shift, gate = numbers.chunk(3, -1)
-        active = pointwise.activated(pointwise.modulated(x, gain, shift), wide, one, None)
-        return pointwise.gated(x, gate, active, narrow, other, None)
+        active = pointwise.activated(pointwise.modulated(x, gain, shift, True), wide, one, None, True)
+        return pointwise.gated(x, gate, active, narrow, other, None, True)
 
     both(block, x, numbers, wide, one, narrow, other)
 
@@ -62,7 +62,7 @@ def test_neighbours_are_those_of_torch_with_their_gradients(shape: tuple[int, ..
     boundary = Boundary(tuple((sides[kinds[0]], sides[kinds[1]]) for _ in shape[1:-1]))
     for axes in ((), (0,), tuple(range(len(shape) - 2))):
         bases = Bases("task", boundary, axes, (), ())
-        both(lambda x, mixed, bases=bases: beside(x, mixed, bases), torch.randn(shape), torch.randn(shape))
+        both(lambda x, mixed, bases=bases: beside(x, mixed, bases, True), torch.randn(shape), torch.randn(shape))
 
 
 def test_kernels_are_used_where_gradients_are_asked_for_and_hidden_from_who_counts() -> None:
@@ -77,7 +77,9 @@ def test_a_gradient_has_the_same_bits_every_time() -> None:
     x, numbers = torch.randn(16, 64, 64, 64, device="cuda"), torch.randn(16, 192, device="cuda")
     gain, shift, _ = numbers.requires_grad_().chunk(3, -1)
     x.requires_grad_()
-    found = [torch.autograd.grad(pointwise.modulated(x, gain, shift).square().sum(), [x, numbers]) for _ in range(3)]
+    found = [
+        torch.autograd.grad(pointwise.modulated(x, gain, shift, True).square().sum(), [x, numbers]) for _ in range(3)
+    ]
     for again in found[1:]:
         assert all(torch.equal(one, other) for one, other in zip(found[0], again, strict=True))
 

@@ -6,7 +6,8 @@
 
 γ, β and g are a sample's own, b everybody's. By torch's operations the gradients of one of these are four passes over
 the field, two of them sums, which take a GPU longer than the products between them. There, in training, each is one
-pass by a kernel of ours (`pointwise_kernel`); elsewhere torch's operations compute the same.
+pass by a kernel of ours (`pointwise_kernel`); elsewhere torch's operations compute the same, and can be differentiated
+twice, by whoever looks for a start or a parameter.
 """
 
 from __future__ import annotations
@@ -30,18 +31,22 @@ several times slower. Muon's larger weights lead there. A GPU does not mind them
 
 
 def modulated(
-    x: Float[Tensor, "B *space D"], gain: Float[Tensor, "B D"], shift: Float[Tensor, "B D"]
+    x: Float[Tensor, "B *space D"], gain: Float[Tensor, "B D"], shift: Float[Tensor, "B D"], training: bool
 ) -> Float[Tensor, "B *space D"]:
-    if (kernel := differentiable(pointwise_kernel, x)) is not None:
+    if training and (kernel := differentiable(pointwise_kernel, x)) is not None:
         return kernel.modulate(x, gain, shift)
     return torch.addcmul(_spread(shift, x), x, 1 + _spread(gain, x))
 
 
 def activated(
-    x: Float[Tensor, "B *space I"], weight: Float[Tensor, "H I"], bias: Float[Tensor, " H"], dtype: torch.dtype | None
+    x: Float[Tensor, "B *space I"],
+    weight: Float[Tensor, "H I"],
+    bias: Float[Tensor, " H"],
+    dtype: torch.dtype | None,
+    training: bool,
 ) -> Float[Tensor, "B *space H"]:
     """σ(x Wᵀ + b), the product rounded to `dtype`."""
-    if dtype is None and (kernel := differentiable(pointwise_kernel, x)) is not None:
+    if training and dtype is None and (kernel := differentiable(pointwise_kernel, x)) is not None:
         return kernel.activate(F.linear(x, weight), bias)
     inner = product(x, weight, bias, dtype)
     return F.silu(inner.clamp_min(FLOOR) if inner.device.type == "cpu" else inner)
@@ -54,9 +59,10 @@ def gated(
     weight: Float[Tensor, "D H"],
     bias: Float[Tensor, " D"],
     dtype: torch.dtype | None,
+    training: bool,
 ) -> Float[Tensor, "B *space D"]:
     """x + (1 + g) ⊙ (a Wᵀ + b), the product rounded to `dtype`."""
-    if dtype is None and (kernel := differentiable(pointwise_kernel, x)) is not None:
+    if training and dtype is None and (kernel := differentiable(pointwise_kernel, x)) is not None:
         return kernel.gate(x, gate, F.linear(active, weight), bias)
     return torch.addcmul(x, 1 + _spread(gate, x), product(active, weight, bias, dtype))
 

@@ -151,10 +151,10 @@ def neighbours(x: Float[Tensor, "B *space D"], axis: int, boundary: Boundary) ->
 
 
 def beside(
-    h: Float[Tensor, "B *space D"], mixed: Float[Tensor, "B *space D"], bases: Bases
+    h: Float[Tensor, "B *space D"], mixed: Float[Tensor, "B *space D"], bases: Bases, training: bool
 ) -> Float[Tensor, "B *space parts_D"]:
     """All that the channel MLP sees of a point: h, what the modes made of it, and its neighbours where needed."""
-    if (kernel := differentiable(mixing_kernel, h)) is not None:
+    if training and (kernel := differentiable(mixing_kernel, h)) is not None:
         ends = [[side.kind for side in bases.boundary.sides[axis]] for axis in bases.local_axes]
         beyond = {"periodic": kernel.WRAPS, "value": kernel.ZERO}
         return kernel.beside(h, mixed, bases.local_axes, [tuple(beyond.get(k, kernel.EDGE) for k in e) for e in ends])
@@ -277,12 +277,13 @@ class SpectralBlock(nn.Module):
         self, x: Float[Tensor, "B *space D"], modulation: Float[Tensor, "B three_D"], bases: Bases
     ) -> Float[Tensor, "B *space D"]:
         gain, shift, gate = modulation.chunk(3, -1)
-        h = modulated(x, gain, shift)
-        seen = beside(h, self.mix(h, bases), bases)
+        h = modulated(x, gain, shift, self.training)
+        seen = beside(h, self.mix(h, bases), bases, self.training)
         stencils = [self.stencil[AXES[axis]](bases.task).squeeze(0) for axis in bases.local_axes]
         weight = torch.cat([self.inner(bases.task).squeeze(0).T, *stencils]).T
-        active = activated(seen, weight, self.inner_bias, self.products)
-        return gated(x, gate, active, self.outer(bases.task).squeeze(0), self.outer_bias, self.products)
+        active = activated(seen, weight, self.inner_bias, self.products, self.training)
+        outer = self.outer(bases.task).squeeze(0)
+        return gated(x, gate, active, outer, self.outer_bias, self.products, self.training)
 
 
 def _linear(inputs: int, *shape: int) -> Float[Tensor, "..."]:
