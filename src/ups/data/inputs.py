@@ -11,6 +11,7 @@ from ups.data.generate.make import data_keys, equation_header, is_made
 from ups.data.joined import Joined, Subset
 from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.sources import data_root, equations_of, family_seed, open_files
+from ups.data.without import header_without
 from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Dataset, Header, TaskSpec
@@ -38,13 +39,14 @@ def check_inputs(
         spec = task_of(name, config)
         if config.make:
             headers, tests = _check_made(spec, config.make, root, seed, files), {name: None}
+            headers = [header_without(header, config.drop) for header in headers]
             first = headers[0]
         else:
             source = open_files(spec, config, root)
             headers, tests = list(_headers(source.train)), source.tests
             first = source.train.header
         check_parameters(name, spec, headers)
-        spec = settled(spec, first, bool(config.define))
+        spec = settled(spec, first, bool(config.define), config.times)
         check_frames(spec, first, unroll, stride)
         for view, test in tests.items():
             if views.setdefault(view, name) != name:
