@@ -5,7 +5,7 @@
     result.values                  # (40, 128, 1), or (B, 40, 128, 1) for a batch
     sim.rollout(u0, times=[0.1, 0.33], conditions={"beta": 0.4}, at=torch.tensor([[0.25], [0.8]]))
 
-Everything is differentiable in u0 and in the conditions.
+Everything is differentiable in u0, in the conditions and in the forcings.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.predictor import Predictor, State, Target
 from ups.models.saved import TrainedTask
+from ups.rollout.domain import cells_of, check_named, inside_of, with_domain
 from ups.rollout.predict import advance
-from ups.rollout.schedule import Schedule, exact, regular
+from ups.rollout.schedule import Schedule, exact, regular, uneven
 from ups.training.restore import restored, stage_folder
 
 FAR = 0.1
@@ -83,6 +84,8 @@ class Simulator:
         grid: Grid | None = None,
         members: int = 1,
         seed: int = 0,
+        forcings: Mapping[str, Any] | None = None,
+        mask: Tensor | np.ndarray | None = None,
     ) -> Rollout:
         """Advance u0 by `steps` of `dt`, or to the given `times` after it.
 
@@ -95,20 +98,32 @@ class Simulator:
         - dt: the task's own step if not given, and any between the shortest and the longest lead time trained on. Times
           between steps are interpolated by a cubic through those around; without dt, a model of a range of lead times
           takes steps that end at each of them, where these are in its range.
+        - forcings: by name, on u0's grid: (*space), or (T, *space) or (B, T, *space) with a field now and one after
+          each of `steps` (T = 1: it stays the same), or a function of the time after now, which serves any `times`.
+        - mask: of a task that has masks, true inside: (*space) or (B, *space). Elsewhere u0 may be anything, NaN
+          too, and predictions are zero.
         - members: of several, values have them as an axis in front of the batch's; `seed` says which ones. Those of a
           model without chance are all the same.
         """
-        given = _flat_conditions(u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions)
+        conditions = u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions
+        if isinstance(conditions, Conditions):
+            forcings, mask = forcings or conditions.forcings, conditions.mask if mask is None else mask
+        given = _flat_conditions(conditions)
         if isinstance(u0, Trajectory):
+            mask = u0.mask if mask is None else mask
             task = task or u0.task or None
             if task is not None and task in self.tasks:  # a trajectory also says what its task does not vary
                 spec = self.tasks[task].spec
                 given = {name: v for name, v in given.items() if name in (*spec.parameters, *spec.static)}
+                forcings = {name: v for name, v in (forcings or {}).items() if name in spec.forcings}
+                mask = mask if spec.masked else None
             u0, grid = u0.values[0], grid or u0.space
         learned = self._learned(task, given)
         name, notes = learned.spec.name, []
-        given = self._checked(learned, given, notes)
-        frames, batched = self._frames(learned, u0, given)
+        check_named(learned.spec, forcings or {}, mask)
+        domain = None if mask is None else cells_of(mask, self.predictor.like)
+        given = self._checked(learned, given, notes, domain)
+        frames, batched = self._frames(learned, u0, given, domain)
         grid = grid or _grid_like(learned.grid, frames.shape[2:-1])
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
@@ -116,7 +131,10 @@ class Simulator:
         if not isinstance(members, int) or members < 1:
             raise UserError(f"members is {members!r}; give a whole number from 1 on")
         of = self._conditions(learned, given, frames, grid)
-        if learned.spec.steady:
+        schedule = None if learned.spec.steady else self._schedule(learned, steps, times, dt, notes)
+        leads = [] if schedule is None else [lead for lead, count in schedule.runs for _ in range(count)]
+        of = with_domain(of, learned.spec, forcings or {}, domain, leads, frames, grid)
+        if schedule is None:
             if steps is not None or times is not None:
                 raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
             state = self.predictor.start(name, frames, of, grid)
@@ -124,7 +142,6 @@ class Simulator:
             values, when = solution[:, None], torch.zeros(1, dtype=torch.float64)
             notes += _departures(learned, values)
         else:
-            schedule = self._schedule(learned, steps, times, dt, notes)
             state = self.predictor.start(name, frames, of, grid)
             first = torch.cat([self.predictor.decode(state, target)] * members)
             after = self._decoded(state, schedule.leads(state.history), target, members, seed)
@@ -154,8 +171,13 @@ class Simulator:
     ) -> Schedule:
         if (steps is None) == (times is None):
             raise UserError("say how far to go with either steps=N or times=[...] (--steps N or --times T,T,...)")
-        assert learned.spec.dt is not None
-        step = float(learned.spec.dt if dt is None else dt)
+        if learned.spec.dt is None and dt is None and steps is not None:
+            raise UserError(
+                f"task {learned.spec.name!r} was trained on steps of its own lengths; say how long yours are (dt=), or "
+                "give times=[...]"
+            )
+        own = learned.spec.dt or max(learned.leads)
+        step = float(own if dt is None else dt)
         if not 0 < step < math.inf:
             raise UserError(f"dt is {step}; give a positive time")
         if steps is not None:
@@ -170,6 +192,10 @@ class Simulator:
             raise UserError(
                 f"time {float(when[-1]):g} is {needed:.3g} steps of {step:g} away; a rollout has at most {MOST_STEPS:,}"
             )
+        if learned.spec.dt is None and dt is None:
+            schedule = uneven(learned.leads, when)
+            notes += [note for lead, _ in schedule.runs for note in _untrained(learned, lead)][:1]
+            return schedule
         schedule = regular(step, when)
         if schedule.places is None and dt is None and learned.spec.history == 1:  # else the history's times matter too
             schedule = exact(step, learned.leads, when) or schedule
@@ -193,7 +219,9 @@ class Simulator:
             raise UserError(f"this model has no task {task!r}; it has {', '.join(self.tasks)}")
         return self.tasks[task]
 
-    def _checked(self, learned: TrainedTask, given: Mapping[str, Any], notes: list[str]) -> dict[str, Tensor]:
+    def _checked(
+        self, learned: TrainedTask, given: Mapping[str, Any], notes: list[str], domain: Tensor | None
+    ) -> dict[str, Tensor]:
         spec = learned.spec
         known = [*spec.parameters, *spec.static]
         for name in given:
@@ -215,12 +243,16 @@ class Simulator:
                 notes.append(
                     f"{name} = {_span(seen)} is outside the range the model was trained on ({low:g} to {high:g})"
                 )
+        if domain is not None:
+            values |= {name: inside_of(domain, values[name], f"static field {name!r}") for name in spec.static}
         for name, value in values.items():
             if not bool(torch.isfinite(value.detach()).all()):
                 raise UserError(f"condition {name!r} has NaN or infinite values; mend it")
         return values
 
-    def _frames(self, learned: TrainedTask, u0: Any, given: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
+    def _frames(
+        self, learned: TrainedTask, u0: Any, given: Mapping[str, Tensor], domain: Tensor | None
+    ) -> tuple[Tensor, bool]:
         """u0 as (B, T, *space, C), and whether it came as a batch."""
         spec = learned.spec
         d, c = spec.dimension, len(spec.channels)
@@ -243,17 +275,19 @@ class Simulator:
                 f"u0 has shape {tuple(np.shape(u0))}; task {spec.name!r} takes "
                 f"({', '.join(AXES[:d])}, {c}) or (batch, {', '.join(AXES[:d])}, {c})"
             )
+        batched = field.dim() > d + 1
+        while field.dim() < d + 3:
+            field = field[None] if field.dim() == d + 1 else field[:, None]
+        if domain is not None:
+            field = inside_of((domain if domain.dim() == d else domain[:, None])[..., None], field, "u0")
         if not bool(torch.isfinite(field.detach()).all()):
             raise UserError("u0 has NaN or infinite values; mend it")
         most = max(spec.history, learned.given)
-        if not spec.steady and field.dim() == d + 3 and field.shape[1] > most:
+        if not spec.steady and field.shape[1] > most:
             raise UserError(
                 f"u0 has {field.shape[1]} frames a sample; task {spec.name!r} starts from {most}: give those alone, "
                 f"such as u0[:, :{most}]"
             )
-        batched = field.dim() > d + 1
-        while field.dim() < d + 3:
-            field = field[None] if field.dim() == d + 1 else field[:, None]
         return field, batched
 
     def _conditions(self, learned: TrainedTask, given: Mapping[str, Tensor], frames: Tensor, grid: Grid) -> Conditions:
@@ -316,11 +350,7 @@ def _departures(learned: TrainedTask, states: Float[Tensor, "B T *points C"]) ->
 def _flat_conditions(conditions: Mapping[str, Any] | Conditions | None) -> dict[str, Any]:
     if conditions is None:
         return {}
-    if isinstance(conditions, Conditions):
-        if conditions.forcings:
-            raise UserError("this model does not take forcings; leave them out")
-        return {**conditions.parameters, **conditions.static}
-    return dict(conditions)
+    return {**conditions.parameters, **conditions.static} if isinstance(conditions, Conditions) else dict(conditions)
 
 
 def _tensor(value: Any, what: str, like: Tensor) -> Tensor:

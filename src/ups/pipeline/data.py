@@ -8,11 +8,15 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from ups.data.agreement import task_of
 from ups.data.inputs import check_inputs
 from ups.data.prepare.cached import cached
 from ups.data.sources import Source, check_source, open_source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped
+from ups.models.architectures import ARCHITECTURES
+from ups.models.network import refuse_conditions
+from ups.models.predictor import PREDICTORS
 from ups.pipeline.config import RunConfig
 from ups.pipeline.phase_seconds import note_seconds, seconds_of
 from ups.track.progress import Progress
@@ -48,6 +52,7 @@ def data_of(
     trainings = [config.training_of(stage.training) for stage in config.each_stage().values()]
     unroll = max(steps for training in trainings for _, steps in training.rollout)
     strides = {stride for training in trainings for stride, _ in training.stride_table()}
+    _check_conditions(config)
     looked = partial(check_inputs, config.tasks, config.data, directory / "data", seed=config.data_seed)
     runtime.in_turn("look at the inputs", partial(looked, unroll=unroll, stride=min(strides)))
     with _displays() as show:
@@ -67,6 +72,18 @@ def data_of(
             )
             runtime.check_stop(f"the data of {name} are kept in {directory}")
     return tasks, sources
+
+
+def _check_conditions(config: RunConfig) -> None:
+    """Refuse tasks with conditions that a network or a predictor of the run cannot use."""
+    specs = [task_of(name, task) for name, task in config.tasks.items()]
+    for name, stage in config.each_stage().items():
+        if (architecture := getattr(stage, "architecture", None)) is not None:  # of kinds that have one
+            refuse_conditions(f"stages.{name} ({architecture})", ARCHITECTURES[architecture].takes, specs)
+    for name, compared in config.each_compared().items():
+        refuse_conditions(f"compare.{name}", ARCHITECTURES[compared.architecture].takes, specs)
+    for name, compared in config.each_untrained().items():
+        refuse_conditions(f"compare.{name}", PREDICTORS[compared.predictor].takes, specs)
 
 
 def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, show: Callable[..., None]) -> Source:

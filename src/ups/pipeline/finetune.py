@@ -227,4 +227,5 @@ def _definition(header: Header) -> dict[str, Any]:
     ]
     told: dict[str, Any] = {"dimension": header.grid.dimension, "channels": list(header.channels), "boundary": sides}
     told |= {"parameters": list(header.parameters), "static": list(header.static), "steady": header.steady}
+    told |= {"forcings": list(header.forcings), "masked": header.masked}
     return {key: value for key, value in told.items() if value}
