@@ -23,7 +23,7 @@ def simulate(
     times: Annotated[str | None, typer.Option(metavar="T,T,...", help="Or the times you want.")] = None,
     settings: Settings = None,
 ) -> None:
-    """Simulate with a trained run. The start comes from an .npz file: u0, and static fields by name.
+    """Simulate with a trained run. The start comes from an .npz file: u0; static fields and forcings by name; mask.
 
     \b
     Example:
@@ -54,7 +54,11 @@ def simulate(
             "numpy.savez(FILE, u0=...) makes one"
         ) from error
     u0 = fields.pop("u0", None)
-    result = load(run).rollout(u0, steps, instants, {**parameters, **fields}, task=task)
+    sim = load(run)
+    known = {name for learned in sim.tasks.values() for name in learned.spec.forcings}
+    forcings, mask = {name: fields.pop(name) for name in known & fields.keys()}, fields.pop("mask", None)
+    conditions = {**parameters, **fields}
+    result = sim.rollout(u0, steps, instants, conditions, task=task, forcings=forcings, mask=mask)
     found = {"values": result.values.numpy(), "times": result.times.numpy(), "channels": np.array(result.channels)}
     content = io.BytesIO()
     np.savez(content, **found, warnings=np.array(result.warnings))  # pyright: ignore[reportArgumentType]

@@ -69,7 +69,7 @@ class _Program(nn.Module):
         self.model, self.learned = model, learned
 
     def given(
-        self, fields: dict[str, Float[Tensor, "B *any"]], like: Float[Tensor, "B H *space C"]
+        self, fields: dict[str, Float[Tensor, "B ..."]], like: Float[Tensor, "B H *space C"]
     ) -> tuple[Float[Tensor, "B *space G"], Bool[Tensor, "B *space one"] | None]:
         """What the network is given of such fields, and the mask among them."""
         spec, normaliser = self.learned.spec, self.learned.normaliser
@@ -85,7 +85,7 @@ class ExportedStep(_Program):
     def forward(
         self,
         history: Float[Tensor, "B H *space C"],
-        static: dict[str, Float[Tensor, "B *any"]],
+        static: dict[str, Float[Tensor, "B ..."]],
         parameters: dict[str, Float[Tensor, " B"]],
         lead: Float[Tensor, " B"],
     ) -> Float[Tensor, "B *space C"]:
@@ -100,7 +100,7 @@ class Solve(_Program):
     """The solution of a steady task, in physical units."""
 
     def forward(
-        self, static: dict[str, Float[Tensor, "B *any"]], parameters: dict[str, Float[Tensor, " B"]]
+        self, static: dict[str, Float[Tensor, "B ..."]], parameters: dict[str, Float[Tensor, " B"]]
     ) -> Float[Tensor, "B *space C"]:
         learned = self.learned
         like = next(iter([*static.values(), *parameters.values()]))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 def given_channels(
     static: Float[Tensor, "B *space S"],
-    forcings: Iterable[Float[Tensor, "B *any"]],
+    forcings: Iterable[Float[Tensor, "B ..."]],
     mask: Bool[Tensor, "B *space"] | None,
     step: int = 0,
 ) -> Float[Tensor, "B *space G"]:

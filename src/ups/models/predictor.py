@@ -51,7 +51,7 @@ class State:
     first: Float[Tensor, "B *space C"] | None = None
     members: int | None = None
     tables: dict[str, Any] = field(default_factory=dict, repr=False)
-    forcings: Mapping[str, Float[Tensor, "B *any"]] = field(default_factory=dict)
+    forcings: Mapping[str, Float[Tensor, "B ..."]] = field(default_factory=dict)
     mask: Bool[Tensor, "B *own"] | None = None
     taken: int = 0
 

@@ -57,7 +57,7 @@ class TrainedTask:
         lags = reader(grid, periodic, self.grid, walls, frames, bringing_matrix)(frames.flatten(0, 1))
         return lags.unflatten(0, frames.shape[:2]), averaged(static, grid, self.grid, periodic)
 
-    def brought_forcing(self, field: Float[Tensor, "B *any"], grid: Grid) -> Float[Tensor, "B *any"]:
+    def brought_forcing(self, field: Float[Tensor, "B ..."], grid: Grid) -> Float[Tensor, "B ..."]:
         """A normalised forcing, with an axis of time or without, like the static fields."""
         if grid.same_as(self.grid):
             return field

@@ -72,7 +72,7 @@ def with_domain(
 
 def _forcing(
     name: str, given: Any, times: Sequence[float], frames: Float[Tensor, "B T *space C"], grid: Grid
-) -> Float[Tensor, "B *any"]:
+) -> Float[Tensor, "B ..."]:
     """(B, *space) of one that stays the same, else (B, steps + 1, *space)."""
     what, batch, space = f"forcing {name!r}", len(frames), grid.dimension
     if callable(given):

@@ -89,10 +89,10 @@ class Normaliser:
 
     def forcings(
         self,
-        fields: Mapping[str, Float[Tensor, "B *any"]],
+        fields: Mapping[str, Float[Tensor, "B ..."]],
         like: Tensor,
         mask: Bool[Tensor, "B *space"] | None = None,
-    ) -> dict[str, Float[Tensor, "B *any"]]:
+    ) -> dict[str, Float[Tensor, "B ..."]]:
         """The task's forcings, in its order, with or without an axis of time."""
         for name in self.spec.forcings:
             if name not in fields:
