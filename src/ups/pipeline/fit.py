@@ -18,9 +18,10 @@ import numpy as np
 from ups.config.load import config_hash, made_config
 from ups.data.agreement import definition_of
 from ups.data.convert import convert
-from ups.data.formats.arrays.contents import contents_of
+from ups.data.formats.arrays.contents import contents_of, is_zarr
+from ups.data.formats.arrays.meaning import Told, shown
 from ups.data.formats.arrays.reader import Arrays
-from ups.data.formats.arrays.understood import Told, shown, understood
+from ups.data.formats.arrays.understood import understood
 from ups.data.formats.description import to_json
 from ups.data.formats.layouts import ARRAYS, NETCDF, layout_of
 from ups.data.open import open_dataset
@@ -131,8 +132,7 @@ def _opened(data: Any, told: Told, name: str | None) -> tuple[Dataset, str]:
 
 
 def _of_arrays(path: Path) -> bool:
-    zarr = path.is_dir() and any((path / key).exists() for key in ("zarr.json", ".zgroup", ".zmetadata"))
-    return zarr or (path.is_file() and layout_of(path) in (ARRAYS, NETCDF))
+    return is_zarr(path) or (path.is_file() and layout_of(path) in (ARRAYS, NETCDF))
 
 
 def _task(dataset: Dataset, data: Any) -> dict[str, Any]:

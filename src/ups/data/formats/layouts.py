@@ -88,8 +88,8 @@ def layout_of(path: Path) -> Layout:
         if begins.startswith((b"\x93NUMPY", b"CDF", b"MATLAB 5")):
             return ARRAYS
         raise UserError(
-            f"{path} is neither HDF5 nor an array or archive of arrays (.npy, .npz, .pt, .mat), or it is damaged; check "
-            "the file"
+            f"{path} is neither HDF5 nor an array or archive of arrays (.npy, .npz, .pt, .mat), or it is damaged; "
+            "check the file"
         )
     with open_file(path) as file:
         for layout in LAYOUTS:

@@ -18,8 +18,8 @@ from ups.fields import AXES
 
 LETTERS = "BTXYZC"
 WORDS = {
-    "B": "sample samples batch b n run runs trajectory trajectories traj member members ensemble realization case cases "
-    "simulation sim instance index trial",
+    "B": "sample samples batch b n run runs trajectory trajectories traj member members ensemble realization case "
+    "cases simulation sim instance index trial",
     "T": "time times t step steps timestep frame frames",
     "C": "channel channels c component components variable variables var field fields",
     "X": "x lon longitude",
@@ -86,8 +86,8 @@ def found_axes(probe: Float[np.ndarray, "..."], shape: Sequence[int], known: Kno
     count = len(shape)
     if count < 3:
         raise UserError(
-            f"{what} has the shape {tuple(shape)}; trajectories of fields have at least three axes: trajectories, time, "
-            "space. One trajectory is too few to learn from and to test on"
+            f"{what} has the shape {tuple(shape)}; trajectories of fields have at least three axes: trajectories, "
+            "time, space. One trajectory is too few to learn from and to test on"
         )
     batch = 0
     if known.trajectories not in (None, shape[0]):

@@ -56,8 +56,8 @@ class Contents:
 
 
 def contents_of(data: Any) -> Contents:
-    """Of a path, an array (NumPy, torch, h5py, zarr), an xarray Dataset or DataArray, a mapping of names to arrays, or a
-    list with one array a trajectory.
+    """Of a path, an array (NumPy, torch, h5py, zarr), an xarray Dataset or DataArray, a mapping of names to arrays, or
+    a list with one array a trajectory.
     """
     if isinstance(data, str | Path):
         return _of_file(Path(data).expanduser())
@@ -111,8 +111,10 @@ class OnDisk:
 def _of_file(path: Path) -> Contents:
     if not path.exists():
         raise UserError(f"{path} is not there; check the path")
+    if path.is_dir() and not is_zarr(path):
+        raise UserError(f"{path} is a folder; name a file in it")
     with _said_of(path):
-        if path.is_dir():
+        if is_zarr(path):
             return _of_xarray(_xarray(path).open_zarr(path), str(path), path.stem)
         with path.open("rb") as file:
             begins = file.read(10)
@@ -147,6 +149,10 @@ def _said_of(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is damaged or holds more than plain arrays; save it again") from error
 
 
+def is_zarr(path: Path) -> bool:
+    return path.is_dir() and any((path / key).exists() for key in ("zarr.json", ".zgroup", ".zmetadata"))
+
+
 def _of_npz(path: Path) -> Contents:
     with np.load(path, allow_pickle=False) as arrays:
         header = from_json(str(arrays[ATTRIBUTE]), path) if ATTRIBUTE in arrays.files else None
@@ -165,12 +171,14 @@ def _of_torch(path: Path) -> Contents:
 
 def _of_matlab(path: Path) -> Contents:
     try:
-        from scipy.io import loadmat
+        from scipy.io import loadmat  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(f"{path} is of MATLAB's older format, which scipy reads; {EXTRA}") from None
-    loaded = {name: v for name, v in loadmat(path).items() if isinstance(v, np.ndarray) and v.dtype.kind in _NUMBERS}
+    whole = loadmat(path)
+    loaded = {name: v for name, v in whole.items() if isinstance(v, np.ndarray) and v.dtype.kind in _NUMBERS}
     arrays = {n: NamedArray(v.reshape(-1) if v.ndim == 2 and 1 in v.shape else v) for n, v in loaded.items()}
-    return Contents(arrays, str(path), path.stem)
+    header = from_json(str(text[0]), path) if (text := whole.get(ATTRIBUTE)) is not None else None
+    return Contents(arrays, str(path), path.stem, header=header)
 
 
 def _of_hdf5(path: Path, matlab: bool) -> Contents:
@@ -212,7 +220,7 @@ def _named_dims(item: h5py.Dataset) -> tuple[str, ...]:
 
 def _xarray(path: Path) -> Any:
     try:
-        import xarray
+        import xarray  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(f"{path} is read by xarray, which is not installed; {EXTRA}") from None
     return xarray

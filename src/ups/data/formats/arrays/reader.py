@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ import torch
 from jaxtyping import Float, Int
 
 from ups.data.formats.arrays.contents import Contents, NamedArray, contents_of
-from ups.data.formats.arrays.understood import Told, Understood, ordered, understood
+from ups.data.formats.arrays.meaning import Told, Understood
+from ups.data.formats.arrays.understood import ordered, understood
 from ups.data.formats.reading import batch_from, checked_rows, named
 from ups.data.tasks import task as registered_task
 from ups.errors import UserError
 from ups.fields import Batch, Dataset, Header, TaskSpec
 
-OPTIONS = tuple(told.name for told in fields(Told))
+OPTIONS = tuple(told.name for told in dataclasses.fields(Told))
 """What can be said of a file's arrays."""
 
 

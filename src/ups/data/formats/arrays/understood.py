@@ -2,91 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from ups.data.formats.arrays.axes import (
-    CLOSES,
-    PROBED,
-    Known,
-    found_axes,
-    named_axes,
-    seam,
-    told_axes,
-)
+from ups.data.formats.arrays.axes import PROBED, Known, found_axes, named_axes, told_axes
 from ups.data.formats.arrays.contents import Contents, NamedArray, plain
-from ups.data.formats.hdf5 import axis_positions, even_times
+from ups.data.formats.arrays.domain import ASSUMED, FOUND, GIVEN, found_axis
+from ups.data.formats.arrays.meaning import Row, Told, Understood
+from ups.data.formats.hdf5 import even_times
 from ups.data.tasks import task_from_mapping
 from ups.errors import UserError
-from ups.fields import AXES, Boundary, Grid, Header, Side
+from ups.fields import AXES, Boundary, Grid, Header
 
 TIMES = ("t", "time", "times", "t-coordinate")
-GIVEN, FOUND, ASSUMED = "given", "found in the data", "assumed"
 APART = 1e3
 """Channels whose sizes differ by more than this are spoken of."""
-_SAME = 1e-6
-"""Of a field's size: values no further apart are the same."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a person says of their arrays; what they do not say is found in them, or assumed.
-
-    `axes` has a letter an axis (B trajectories, T time, X Y Z space, C channels); `lengths` the domain's lengths, or
-    (lower, upper) pairs; `boundary` is one kind for every side, or a list with one entry an axis, or a mapping of axes
-    to kinds; `parameters` have a number for each trajectory, or one for all; `static` fields have the grid's shape, with
-    or without an axis of trajectories in front.
-    """
-
-    axes: str | None = None
-    dt: float | None = None
-    times: Any = None
-    lengths: Any = None
-    boundary: Any = None
-    channels: Sequence[str] | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    static: Mapping[str, Any] = field(default_factory=dict)
-    units: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of what is shown: what it is, its value, and how it is known."""
-
-    what: str
-    value: str
-    how: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Understood:
-    """`fields` are the arrays of the channels, in order, `axes` a letter for each of their axes, without B where they
-    are lists; `points` how many along each axis are kept; `lengths` the frames of each trajectory. `rows` and `notes`
-    say it to a person.
-    """
-
-    header: Header
-    fields: tuple[NamedArray, ...]
-    axes: str
-    points: tuple[int, ...]
-    lengths: tuple[int, ...]
-    parameters: Mapping[str, Float[np.ndarray, " B"]]
-    static: Mapping[str, tuple[Any, str]]
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...]
-    timed: bool
-
-    def noted(self, notes: Mapping[str, Any]) -> Understood:
-        return replace(self, header=replace(self.header, notes={**self.header.notes, **notes}))
-
-    def header_of(self, frames: int) -> Header:
-        """That of pieces of so many frames."""
-        return replace(self.header, times=self.header.times[:frames])
 
 
 def understood(contents: Contents, told: Told, task: str) -> Understood:
@@ -295,56 +229,41 @@ class _Reading:
         return even
 
     def _space(self, names: Sequence[str]) -> tuple[Boundary, tuple[int, ...], Grid]:
-        boundary, how = self._told_boundary(names)
-        spans, lengths_how = self._told_lengths()
-        sides, axes, points = [], [], []
-        shape = self.probe.shape[2:-1]
-        for axis, n in enumerate(shape):
-            if n < 2:
-                raise UserError(
-                    f"{self.contents.source} has {n} point along {AXES[axis]}; give two or more, or drop the axis"
-                )
-            pair = None if boundary is None else boundary.sides[axis]
-            repeated = (pair is None or pair[0].kind == "periodic") and self._repeats(axis)
-            kept = n - repeated
-            if repeated:
-                self.notes.append(f"the last point along {AXES[axis]} repeats the first: it is left out")
-            if pair is None:
-                pair, side_how = self._found_sides(axis, kept, names)
-            else:
-                side_how = how
-                self._doubt(axis, kept, pair)
-            periodic = pair[0].kind == "periodic"
-            axes.append(self._positions(axis, n, kept, periodic, None if spans is None else spans[axis]))
-            sides.append(pair)
-            points.append(kept)
-            given = f"coordinate {AXES[axis]}" if AXES[axis] in self.coordinates else lengths_how
-            (positions, (lower, upper)) = axes[-1]
-            self.rows.append(Row(f"{AXES[axis]}", f"{len(positions)} points in ({lower:.6g}, {upper:.6g})", given))
-            kinds = " / ".join(dict.fromkeys(map(str, pair)))
-            self.rows.append(Row(f"sides of {AXES[axis]}", kinds, side_how))
-        grid = Grid(tuple(p for p, _ in axes), tuple(span for _, span in axes))
-        return Boundary(tuple(sides)), tuple(points), grid
+        boundary, spans = self._told_boundary(names), self._told_lengths()
+        shape, axes = self.probe.shape[2:-1], []
+        for axis, (name, n) in enumerate(zip(AXES, shape, strict=False)):
+            coordinate = None if spans else self._coordinate(axis)
+            span = spans[axis] if spans else (0.0, n / max(shape))
+            along = np.moveaxis(self.probe, 2 + axis, 0)
+            found = found_axis(along, name, coordinate, span, boundary and boundary.sides[axis])
+            axes.append(found)
+            self.notes += found.notes
+            how = GIVEN if spans else f"{ASSUMED}: even spacing, the longest axis 1; give lengths"
+            lower, upper = found.extent
+            where = f"{found.kept} points in ({lower:.6g}, {upper:.6g})"
+            self.rows.append(Row(name, where, how if coordinate is None else "coordinate of the data"))
+            self.rows.append(Row(f"sides of {name}", " / ".join(dict.fromkeys(map(str, found.sides))), found.how))
+        grid = Grid(tuple(found.positions for found in axes), tuple(found.extent for found in axes))
+        return Boundary(tuple(found.sides for found in axes)), tuple(found.kept for found in axes), grid
 
-    def _told_boundary(self, names: Sequence[str]) -> tuple[Boundary | None, str]:
+    def _told_boundary(self, names: Sequence[str]) -> Boundary | None:
         told = self.told.boundary
         if told is None:
-            return None, FOUND
+            return None
         if isinstance(told, Mapping):
             axes = AXES[: self.dimension]
             if set(told) != set(axes):
-                raise UserError(
-                    f"boundary names the axes {', '.join(map(str, told))}; give one for each of {', '.join(axes)}"
-                )
+                given = ", ".join(map(str, told))
+                raise UserError(f"boundary names the axes {given}; give one for each of {', '.join(axes)}")
             told = [told[axis] for axis in axes]
         told = told if isinstance(told, str) else list(told)
         spec = {"name": self.task, "dimension": self.dimension, "channels": list(names), "boundary": told}
-        return task_from_mapping(spec).boundary, GIVEN
+        return task_from_mapping(spec).boundary
 
-    def _told_lengths(self) -> tuple[list[tuple[float, float]] | None, str]:
+    def _told_lengths(self) -> list[tuple[float, float]] | None:
         told = self.told.lengths
         if told is None:
-            return None, f"{ASSUMED}: even spacing, the longest axis 1; give lengths"
+            return None
         each = [told] if np.ndim(told) == 0 else list(told)
         if len(each) != self.dimension:
             raise UserError(f"lengths has {len(each)} entries; give {self.dimension}, one an axis of space")
@@ -352,61 +271,7 @@ class _Reading:
         for lower, upper in spans:
             if not (np.isfinite([lower, upper]).all() and lower < upper):
                 raise UserError(f"lengths is {told!r}; give positive lengths, or (lower, upper) pairs")
-        return spans, GIVEN
-
-    def _repeats(self, axis: int) -> bool:
-        """Whether the last point is the first again, which solvers on closed intervals store."""
-        along = np.moveaxis(self.probe, 2 + axis, 0)
-        size, apart = float(np.abs(along).max()), float(np.abs(along[0] - along[-1]).max())
-        moving = float(along[0].std(tuple(range(along.ndim - 2))).max()) > _SAME * size
-        return len(along) > 4 and apart <= _SAME * size and moving and seam(along[:-1], 0) < CLOSES
-
-    def _found_sides(self, axis: int, kept: int, names: Sequence[str]) -> tuple[tuple[Side, Side], str]:
-        along = np.moveaxis(self.probe, 2 + axis, 0)[:kept]
-        scale = np.abs(along).reshape(-1, along.shape[-1]).max(0)
-        if any(np.ptp(end.reshape(-1, end.shape[-1]), 0).max() > _SAME * scale.max() for end in (along[0], along[-1])):
-            if seam(along, 0) < CLOSES:
-                side = Side("periodic")
-                return (side, side), f"{FOUND}: they close on themselves"
-            inner = np.sqrt(np.square(np.diff(along, axis=0)).mean())
-            flat = max(np.sqrt(np.square(along[a] - along[b]).mean()) for a, b in ((0, 1), (-1, -2))) < 0.35 * inner
-            side = Side("flux") if flat else Side("open")
-            why = (
-                f"{FOUND}: flat at both ends" if flat else f"{ASSUMED}: not periodic; give boundary if these are walls"
-            )
-            return (side, side), why
-        values = [tuple(float(v) for v in end.reshape(-1, end.shape[-1]).mean(0)) for end in (along[0], along[-1])]
-        lower, upper = (Side("value", v if any(v) else ()) for v in values)
-        return (lower, upper), f"{FOUND}: both ends never move"
-
-    def _doubt(self, axis: int, kept: int, pair: tuple[Side, Side]) -> None:
-        along = np.moveaxis(self.probe, 2 + axis, 0)[:kept]
-        if pair[0].kind == "periodic" and (jump := seam(along, 0)) > 2 * CLOSES:
-            self.notes.append(
-                f"boundary says that {AXES[axis]} is periodic, but the data jump there: {jump:.0f} times as much as "
-                "between neighbours; if there are walls, say so"
-            )
-
-    def _positions(
-        self, axis: int, n: int, kept: int, periodic: bool, span: tuple[float, float] | None
-    ) -> tuple[Float[torch.Tensor, " n"], tuple[float, float]]:
-        name = AXES[axis]
-        if span is None and (found := self._coordinate(axis)) is not None:
-            if found.shape != (n,) or not np.isfinite(found).all() or not (np.diff(found) > 0).all():
-                raise UserError(f"coordinate {name!r} has the shape {found.shape}; give {n} increasing positions")
-            return axis_positions(found[:kept], periodic)
-        if span is None:
-            span = (0.0, n / max(self.probe.shape[2:-1]))
-        lower, upper = span
-        along = np.moveaxis(self.probe, 2 + axis, 0)
-        on_walls = all(np.ptp(end.reshape(-1, end.shape[-1]), 0).max() == 0 for end in (along[0], along[-1]))
-        if periodic:
-            grid = Grid.nodal((kept,), (span,))
-        elif on_walls:
-            return torch.linspace(lower, upper, n, dtype=torch.float64), span
-        else:
-            grid = Grid.cell_centred((n,), (span,))
-        return grid.positions[0], span
+        return spans
 
     def _coordinate(self, axis: int) -> np.ndarray | None:
         names = [AXES[axis]]
@@ -474,7 +339,7 @@ class _Reading:
     def _say_sizes(self, names: Sequence[str]) -> None:
         flat = self.probe.reshape(-1, len(names))
         sizes = np.sqrt(np.square(flat).mean(0))
-        for name, values, size in zip(names, flat.T, sizes, strict=True):
+        for name, values in zip(names, flat.T, strict=True):
             if np.ptp(values) == 0:
                 self.notes.append(f"channel {name} is {values[0]:g} everywhere: there is nothing to learn of it")
             elif not np.ptp(self.probe[..., names.index(name)], axis=1).any():
@@ -508,11 +373,3 @@ def _letters(each: NamedArray) -> str:
 
 def _dtype(each: NamedArray) -> np.dtype:
     return np.dtype(each.values[0].dtype if isinstance(each.values, list) else each.values.dtype)
-
-
-def shown(found: Understood) -> Iterator[str]:
-    """The table, a line a row, and the notes."""
-    widths = [max(len(getattr(row, part)) for row in found.rows) for part in ("what", "value")]
-    for row in found.rows:
-        yield f"  {row.what.ljust(widths[0])}  {row.value.ljust(widths[1])}  {row.how}".rstrip()
-    yield from (f"note: {note}" for note in found.notes)

@@ -100,7 +100,7 @@ class ArraysWriter(Writer):
         arrays[ATTRIBUTE] = np.array(to_json(header))
         if self.path.suffix == ".mat":
             try:
-                from scipy.io import savemat
+                from scipy.io import savemat  # pyright: ignore[reportMissingImports]
             except ImportError:
                 raise UserError(f"{self.path} is written by scipy, which is not installed; {EXTRA}") from None
             savemat(content, arrays)
@@ -120,4 +120,4 @@ def holds_fields(file: h5py.File) -> bool:
     """Whether there are arrays of enough axes for trajectories, and none that names PDEBench's."""
     found: list[bool] = []
     file.visititems(lambda name, item: found.append(isinstance(item, h5py.Dataset) and item.ndim > 2))
-    return any(found) and not any(name.endswith("-coordinate") for name in file)
+    return any(found) and not any(str(name).endswith("-coordinate") for name in file)
