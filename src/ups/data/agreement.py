@@ -26,6 +26,7 @@ def definition_of(header: Header) -> dict[str, Any]:
     ]
     told: dict[str, Any] = {"dimension": header.grid.dimension, "channels": list(header.channels), "boundary": sides}
     told |= {"parameters": list(header.parameters), "static": list(header.static), "steady": header.steady}
+    told |= {"units": dict(header.notes.get("units", {}))}
     return {key: value for key, value in told.items() if value}
 
 
