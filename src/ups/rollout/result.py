@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from ups import metrics
@@ -91,7 +91,7 @@ class Rollout:
 
         return film({"": self}, self._channels(channel)[0], self._sample(sample), seconds)
 
-    def compare(self, truth: Rollout | Trajectory | Tensor | np.ndarray) -> Comparison:
+    def compare(self, truth: Rollout | Trajectory | Num[Tensor, "..."] | Num[np.ndarray, "..."]) -> Comparison:
         """Beside what is right at the same times and places."""
         if isinstance(truth, Rollout | Trajectory):
             truth = truth.values
