@@ -33,9 +33,8 @@ def rehearse(plan: Plan, runtime: Runtime) -> Iterator[Finding]:
         trainer.step()
     took = (time.perf_counter() - began) / STEPS
     same = replicas_agree(_kept(trainer), runtime)
-    yield _told(
-        plan.name, same, f"parameters are equal after {STEPS} steps, {1e3 * took:.0f} ms each", "replicas differ"
-    )
+    equal = f"parameters are equal after {STEPS} steps, {1e3 * took:.0f} ms each"
+    yield _told(plan.name, same, equal, "parameters differ between ranks")
     trainer.save(wait=True)
     again = plan.trainer(runtime)
     same = again.state.step == trainer.state.step and _digest(again) == _digest(trainer)

@@ -54,7 +54,7 @@ def check(
 ) -> list[Finding]:
     """All findings, each told as it is found."""
     findings = []
-    for finding in _findings(name, overrides, runs, ranks or 1):
+    for finding in findings_of(name, overrides, runs, ranks or 1):
         findings.append(finding)
         note(finding)
     if ranks is not None and not any(finding.level == "red" for finding in findings):
@@ -64,7 +64,7 @@ def check(
     return findings
 
 
-def _findings(name: str, overrides: Sequence[str], runs: Path, ranks: int) -> Iterator[Finding]:
+def findings_of(name: str, overrides: Sequence[str], runs: Path, ranks: int) -> Iterator[Finding]:
     yield from guarded("packages", partial(machine.check_launcher, os.environ))
     try:
         config = load_run(name, overrides, runs)
