@@ -241,7 +241,7 @@ class TaskSpec:
     resolution meet the same operator. None is a latent for every point of the training data. `dt` is the time between
     frames, None where the data are to say it, and of trained tasks where each step has its own; a steady task has none.
     `masked` says whether every trajectory has a mask. `source` says where data come from:
-    {"equation": name, ...} or {"path": ...}.
+    {"equation": name, ...} or {"path": ...}. `units` are words for people, by channel, parameter, axis and "time".
     """
 
     name: str
@@ -258,6 +258,7 @@ class TaskSpec:
     steady: bool = False
     invariants: tuple[Invariant, ...] = ()
     source: Mapping[str, Any] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.dimension <= 3:

@@ -11,9 +11,10 @@ Everything is differentiable in u0, in the conditions and in the forcings.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +30,15 @@ from ups.models.predictor import Predictor, State, Target
 from ups.models.saved import TrainedTask
 from ups.rollout.domain import cells_of, check_named, inside_of, with_domain
 from ups.rollout.predict import advance
+from ups.rollout.result import Rollout as Rollout
 from ups.rollout.schedule import Schedule, exact, regular, uneven
+from ups.rollout.trust import departures, span, untrained
 from ups.training.restore import restored, stage_folder
 
 FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
-BEYOND = 0.05
-"""A value further outside the trained range than this share of its length is warned of: before guards cut it off."""
 MOST_STEPS = 10**7
 """Of a rollout: all its states are kept, so more is a slip of the pen."""
-
-
-@dataclass(frozen=True, eq=False)
-class Rollout:
-    """Values in physical units at `times`, on the grid or at the points asked for; `warnings` say what not to trust."""
-
-    values: Float[Tensor, "... C"]  # (B, T, *points, C), or (T, *points, C) from a start without B; members before B
-    times: Float[Tensor, " T"]
-    channels: tuple[str, ...]
-    task: str
-    warnings: tuple[str, ...] = ()
 
 
 def load(run: str | Path, device: str | torch.device = "cpu", capture: bool = True) -> Simulator:
@@ -57,14 +47,53 @@ def load(run: str | Path, device: str | torch.device = "cpu", capture: bool = Tr
     On a GPU its steps are replayed as CUDA graphs, unless `capture` is false.
     """
     how = RuntimeConfig(capture="auto" if capture else "off")
-    return Simulator(restored(stage_folder(Path(run)), how).predictor().to(device))
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device is {str(device)!r}, but torch finds no GPU here; leave device out to use the CPU")
+    return Simulator(restored(stage_folder(Path(run)), how).predictor().to(device), Path(run))
 
 
 class Simulator:
-    """A predictor, asked in a user's words."""
+    """A predictor, asked in a user's words. `run` is the directory it was loaded from, if any."""
 
-    def __init__(self, predictor: Predictor) -> None:
-        self.predictor, self.tasks = predictor, predictor.tasks
+    def __init__(self, predictor: Predictor, run: Path | None = None) -> None:
+        self.predictor, self.tasks, self.run = predictor, predictor.tasks, run
+
+    @cached_property
+    def scores(self) -> Mapping[str, Any]:
+        """Of a run that was evaluated: what its metrics.json says of each task on trajectories kept from training,
+        such as scores["heat"]["rollout"]["nrmse"]["model"].
+        """
+        path = None if self.run is None else self.run / "metrics.json"
+        return json.loads(path.read_text())["tasks"] if path is not None and path.is_file() else {}
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{what:11}{value}" for what, value in self._said())
+
+    def _repr_html_(self) -> str:
+        from ups.rollout.pictures import table
+
+        return table(self._said())
+
+    def _said(self) -> list[tuple[str, str]]:
+        said = [("simulator", str(self.run or type(self.predictor).__name__))]
+        for name, learned in self.tasks.items():
+            spec = learned.spec
+            shape = " × ".join(map(str, learned.grid.shape))
+            dt = f"{spec.dt:g}" if spec.dt is not None else " to ".join(f"{lead:g}" for lead in learned.leads)
+            step = "steady" if spec.steady else f"dt {dt} {spec.units.get('time', '')}".rstrip()
+            said.append(("task", f"{name}: {', '.join(spec.channel_names)} on {shape} points, {step}"))
+            said.append(("sides", spec.boundary.kinds))
+            for each, (low, high) in learned.ranges.items():
+                said.append(("condition", f"{each} from {low:g} to {high:g} {spec.units.get(each, '')}".rstrip()))
+            said += [("condition", f"{each}, a field") for each in spec.static]
+            said += [("condition", f"{each}, a forcing") for each in spec.forcings]
+            said += [("condition", "a mask")] if spec.masked else []
+            view = self.scores.get(name, {})
+            for told, measured in (view.get("rollout") or view.get("one_step") or {}).items():
+                if told == "nrmse":
+                    shown = {other: v for other, v in measured.items() if isinstance(v, float)}
+                    said.append(("error", ", ".join(f"{other} {v:.4g}" for other, v in shown.items())))
+        return said
 
     def to(self, where: torch.device | torch.dtype | str) -> Simulator:
         """Move to a device, or compute in another precision."""
@@ -140,18 +169,19 @@ class Simulator:
             state = self.predictor.start(name, frames, of, grid)
             (solution,) = self._decoded(state, [None], target, members, seed)
             values, when = solution[:, None], torch.zeros(1, dtype=torch.float64)
-            notes += _departures(learned, values)
+            notes += departures(learned, values, of.mask)
         else:
             state = self.predictor.start(name, frames, of, grid)
             first = torch.cat([self.predictor.decode(state, target)] * members)
             after = self._decoded(state, schedule.leads(state.history), target, members, seed)
             states, when = torch.stack([first, *after], 1), schedule.when
-            notes += _departures(learned, states)  # also of steps that are not wanted
+            notes += departures(learned, states, of.mask)  # also of steps that are not wanted
             values = schedule.read(states)
         values = values.unflatten(0, (members, -1))
         values = values if batched else values[:, 0]
         values = values if members > 1 else values[0]
-        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes))
+        units = learned.spec.units
+        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes), target, units)
 
     def _decoded(
         self,
@@ -183,7 +213,7 @@ class Simulator:
         if steps is not None:
             if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
                 raise UserError(f"steps is {steps!r}; give a whole number from 1 to {MOST_STEPS:,}")
-            notes += _untrained(learned, step)
+            notes += untrained(learned, step)
             return regular(step, torch.arange(1, steps + 1, dtype=torch.float64) * step)
         when = torch.as_tensor(times, dtype=torch.float64).reshape(-1)
         if len(when) == 0 or float(when.min()) < 0 or bool((when.diff() <= 0).any()) or not bool(when.isfinite().all()):
@@ -194,14 +224,14 @@ class Simulator:
             )
         if learned.spec.dt is None and dt is None:
             schedule = uneven(learned.leads, when)
-            notes += [note for lead, _ in schedule.runs for note in _untrained(learned, lead)][:1]
+            notes += [note for lead, _ in schedule.runs for note in untrained(learned, lead)][:1]
             return schedule
         schedule = regular(step, when)
         if schedule.places is None and dt is None and learned.spec.history == 1:  # else the history's times matter too
             schedule = exact(step, learned.leads, when) or schedule
         if schedule.places is None:
             notes.append(f"times that are not multiples of dt = {step:g} are interpolated between steps")
-        notes += _untrained(learned, schedule.runs[-1][0])  # steps of several lengths are all in the trained range
+        notes += untrained(learned, schedule.runs[-1][0])  # steps of several lengths are all in the trained range
         return schedule
 
     def _learned(self, task: str | None, given: Mapping[str, Any]) -> TrainedTask:
@@ -241,7 +271,7 @@ class Simulator:
             seen = values[name].detach()
             if float(seen.min()) < low - FAR * abs(low) or float(seen.max()) > high + FAR * abs(high):
                 notes.append(
-                    f"{name} = {_span(seen)} is outside the range the model was trained on ({low:g} to {high:g})"
+                    f"{name} = {span(seen)} is outside the range the model was trained on ({low:g} to {high:g})"
                 )
         if domain is not None:
             values |= {name: inside_of(domain, values[name], f"static field {name!r}") for name in spec.static}
@@ -308,45 +338,6 @@ class Simulator:
         return Conditions(parameters, fields)
 
 
-def _untrained(learned: TrainedTask, dt: float) -> list[str]:
-    """What is to be said of a step that is shorter or longer than all in training."""
-    shortest, longest = min(learned.leads), max(learned.leads)
-    if shortest * 0.99 <= dt <= longest * 1.01:
-        return []
-    trained = f"{shortest:g}" if shortest == longest else f"{shortest:g} to {longest:g}"
-    return [f"dt = {dt:g} is outside the lead times that task {learned.spec.name!r} was trained on ({trained})"]
-
-
-def _departures(learned: TrainedTask, states: Float[Tensor, "B T *points C"]) -> list[str]:
-    """Where channels leave the trained range and where they leave the numbers, each at its first step; 0 is the start,
-    or the solution of a steady task.
-    """
-    task, normaliser, notes = learned.spec.name, learned.normaliser, []
-    by_step = states.detach().movedim(-1, 0).transpose(1, 2).flatten(2)  # (C, T, all points of all samples)
-    ends = normaliser.ranges()
-    if ends is not None:
-        trained, margin = normaliser.physical(ends).T, BEYOND * (ends[1] - ends[0])
-        limits = normaliser.physical(ends + torch.stack([-margin, margin])).T
-        for name, values, (low, high), (least, most) in zip(
-            learned.spec.channel_names, by_step, limits.tolist(), trained.tolist(), strict=True
-        ):
-            outside = (values < low) | (values > high)
-            if bool(outside.any()):
-                step = int(outside.any(1).int().argmax())
-                notes.append(
-                    f"step {step}: {name} = {_span(values[step][outside[step]])} is outside the range that task "
-                    f"{task!r} was trained on ({least:.4g} to {most:.4g}); do not trust what follows"
-                )
-    for name, values in zip(learned.spec.channel_names, by_step, strict=True):
-        broken = ~torch.isfinite(values).all(1)
-        if bool(broken.any()):
-            notes.append(
-                f"step {int(broken.int().argmax())}: {name} of task {task!r} has NaN or infinite values; start nearer "
-                "to trained data"
-            )
-    return notes
-
-
 def _flat_conditions(conditions: Mapping[str, Any] | Conditions | None) -> dict[str, Any]:
     if conditions is None:
         return {}
@@ -392,8 +383,3 @@ def _query(at: Tensor | np.ndarray, grid: Grid) -> Float[Tensor, "P dim"]:
                 f"[{lower:g}, {upper:g}]; ask for points inside it"
             )
     return points
-
-
-def _span(values: Tensor) -> str:
-    low, high = float(values.min()), float(values.max())
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

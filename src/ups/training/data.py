@@ -17,7 +17,7 @@ from ups.data.prepare.statistics import check_changes, statistics
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
-from ups.fields import Batch, Dataset, TaskSpec
+from ups.fields import Batch, Dataset, Header, TaskSpec
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import read_all
 from ups.store.fields import CODEC, FieldStore, field_arrays, store_key
@@ -80,7 +80,7 @@ def prepare(
             grid=source.train.grid,
             statistics=scales,
             ranges=_ranges(source.train, spec.parameters, read),
-            leads=_leads(spec, source.train, fitting),
+            leads=lead_times(spec, source.train.header, fitting),
         )
         return [learned.to_dict(), store_key(source.train, learned.normaliser, dtype, read)]
 
@@ -126,14 +126,13 @@ def _crc(data: Sequence[Dataset], tick: Tick) -> str:
     return f"{crc:08x}"
 
 
-def _leads(spec: TaskSpec, dataset: Dataset, strides: Sequence[int]) -> tuple[float, ...]:
+def lead_times(spec: TaskSpec, header: Header, strides: Sequence[int]) -> tuple[float, ...]:
     """The lead times that training steps over, or the shortest and the longest where each step has its own."""
     if spec.steady:
         return ()
     if spec.dt is not None:
         return tuple(stride * spec.dt for stride in strides)
-    own = dataset.header.own_times
-    times = dataset.times[None] if own is None else own
+    times = header.times[None] if header.own_times is None else header.own_times
     steps = [times[:, stride:] - times[:, :-stride] for stride in strides]
     return min(float(step.min()) for step in steps), max(float(step.max()) for step in steps)
 
