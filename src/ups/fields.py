@@ -333,6 +333,8 @@ class Header:
     @property
     def dt(self) -> float | None:
         """The time between frames, None where it is not the same between all frames of all trajectories."""
+        if self.steady:
+            return None
         times = self.times[None] if self.own_times is None else self.own_times
         dt = float(times[0, -1] - times[0, 0]) / (times.shape[1] - 1)
         return dt if dt > 0 and float((times.diff() - dt).abs().max()) <= 1e-4 * dt else None

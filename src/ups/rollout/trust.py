@@ -55,6 +55,6 @@ def departures(
     return notes
 
 
-def span(values: Tensor) -> str:
+def span(values: Float[Tensor, "..."]) -> str:
     low, high = float(values.min()), float(values.max())
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
