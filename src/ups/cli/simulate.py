@@ -56,7 +56,8 @@ def simulate(
     u0 = fields.pop("u0", None)
     sim = load(run)
     known = {name for learned in sim.tasks.values() for name in learned.spec.forcings}
-    forcings, mask = {name: fields.pop(name) for name in known & fields.keys()}, fields.pop("mask", None)
+    forcings = {name: fields.pop(name) for name in known & fields.keys()}
+    mask = fields.pop("mask", None) if any(learned.spec.masked for learned in sim.tasks.values()) else None
     conditions = {**parameters, **fields}
     result = sim.rollout(u0, steps, instants, conditions, task=task, forcings=forcings, mask=mask)
     found = {"values": result.values.numpy(), "times": result.times.numpy(), "channels": np.array(result.channels)}
