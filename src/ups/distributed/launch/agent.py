@@ -142,9 +142,6 @@ class Agent(LocalElasticAgent):
                 self._signal(signal.SIGKILL)
             return
         self._asked = time.monotonic()
-        text = f"stopping: the ranks have {self.job.grace:.0f} s to save and leave; Ctrl-C again kills them\n"
-        with suppress(OSError):  # a terminal that was closed
-            os.write(2, text.encode())  # not print: a signal may come within a print
         if self._joining:
             raise Interrupted
         self._signal(signal.SIGTERM)
@@ -224,9 +221,12 @@ class Agent(LocalElasticAgent):
 
     def _leave(self) -> RunResult:
         """A decided end, or a wish to stop: the ranks have some time to leave by themselves."""
-        asked, decided = self._asked, None
+        asked, decided, said = self._asked, None, False
         while self._living():
             now = time.monotonic()
+            if asked and not said:  # not in `ask`: a signal may come within a print
+                said = True
+                say(f"stopping: the ranks have {self.job.grace:.0f} s to save and leave; Ctrl-C again kills them")
             if decided is None and (outcome := outcome_of(self.job.directory)):
                 decided = now + LEAVING.get(outcome.state, self.job.grace)
             asked = self._asked  # a signal may come while we wait
