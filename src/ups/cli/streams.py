@@ -1,4 +1,4 @@
-"""Output that nobody reads ends no work: a closed or stopped terminal, a pipe into `head` or `less`, a full disk's log."""
+"""Output that nobody reads ends no work: a closed or stopped terminal, a pipe into `head` or `less`, a full disk."""
 
 from __future__ import annotations
 
