@@ -363,7 +363,7 @@ def make_reference(place: Place, ranks: int, strategy: str) -> Path:
                     continue
         return job.process.poll() is not None
 
-    job.until(keep, "the undisturbed run did not end", 300)
+    job.until(keep, "the undisturbed run did not end", 300 * max(2.0, slowness()))
     assert job.process.returncode == 0 and job.reports() == [], job.said()
     assert len(list(kept.with_suffix(".new").iterdir())) > STEPS // EVERY // 2
     shutil.rmtree(job.run)

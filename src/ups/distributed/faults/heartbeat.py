@@ -42,8 +42,8 @@ _BUSY_DEADLINES = {"data": 3600.0, "validate": 3600.0}
 _BUSY_DEADLINE = 600.0
 _SLOWEST_TIMES = 20
 
-# The counter stands at both ends: a copy taken while the rank writes shows two different ones. Marks go to two places in
-# turn: where a rank loses its core, or its life, within one, the one before is whole.
+# The counter stands at both ends: a copy taken while the rank writes shows two different ones. Marks go to two places
+# in turn: where a rank loses its core, or its life, within one, the one before is whole.
 _LAYOUT = struct.Struct("<QiiqiddQ")
 _SIZE = 2 * _LAYOUT.size
 _TRIES = 20
