@@ -140,7 +140,8 @@ def keep_busy(processes: int, seconds: float) -> list[subprocess.Popen[bytes]]:
 
 
 def _delete_heartbeat(target: Target, rank: int) -> None:
-    (target.job.run / "heartbeats" / f"rank_{rank:05d}").unlink(missing_ok=True)
+    """Not rank 0's: by that one the campaign, too, sees where the training is."""
+    (target.job.run / "heartbeats" / f"rank_{max(rank, 1):05d}").unlink(missing_ok=True)
 
 
 def _kill_in_a_save(target: Target, rank: int) -> None:
