@@ -59,8 +59,10 @@ def main() -> None:
             job.wait()
     assert last is not None
     print(f"\n{len(ranks)} ranks, {last.step - beat.step} steps in {seconds:.0f} s\n")
-    print("| | CPU time (s) | of the ranks' |\n|---|---|---|")
-    print(f"| ranks | {sum(used[1:]):.2f} | |\n| supervisor | {used[0]:.2f} | {used[0] / sum(used[1:]):.4f} |")
+    print("| | CPU time (s) | of a core | of the ranks' |\n|---|---|---|---|")
+    ranks_used = sum(used[1:])
+    print(f"| ranks | {ranks_used:.2f} | {ranks_used / seconds:.3f} | |")
+    print(f"| supervisor | {used[0]:.2f} | {used[0] / seconds:.4f} | {used[0] / ranks_used:.4f} |")
 
 
 if __name__ == "__main__":
