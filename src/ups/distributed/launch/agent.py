@@ -302,9 +302,7 @@ class Agent(LocalElasticAgent):
         return RunResult(WorkerState.FAILED)
 
     def _await_disk(self) -> str:
-        """A start needs some room on the disk: wait for it, until asked to stop, as long as the user allows; then why
-        there is none.
-        """
+        """Wait for the room a start needs, until asked to stop, as long as the user allows; else why there is none."""
         end, said = time.monotonic() + self.job.config.disk_patience, False
         while self._asked is None and (refused := refusal(self.job.directory)):
             if time.monotonic() > end:
