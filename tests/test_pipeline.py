@@ -355,6 +355,24 @@ def test_a_mistake_in_the_last_task_leaves_the_name_and_makes_nothing_of_the_fir
     assert begun(tmp_path / "runs" / "mine")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("stages.operator.start=gone",), "gone holds no trained model"),
+        (("stages.operator.start={finished}", "stages.operator.like=b2"), "like is 'b2', which is no task of"),
+        (("compare.fno.training.rollout=[[0,1],[0.5,20]]",), "frames, too few for 20 steps of 1"),
+        (("compare.fno.tasks.burgers.training.strides={'20': 1}",), "frames, too few for 1 steps of 20"),
+    ],
+)
+def test_what_only_a_later_training_needs_is_looked_at_before_the_first(
+    burgers_file: Path, finished_run: Path, tmp_path: Path, overrides: tuple[str, ...], sentence: str
+) -> None:
+    config = str(files_config(tmp_path, burgers_file.name))
+    with pytest.raises(UserError, match=sentence):
+        pipeline.run(config, [o.replace("{finished}", str(finished_run)) for o in overrides], tmp_path / "runs")
+    assert not begun(tmp_path / "runs" / "mine")
+
+
 def test_an_unknown_task_is_refused_before_others_are_read(burgers_file: Path, tmp_path: Path) -> None:
     config = str(files_config(tmp_path, burgers_file.name))
     with pytest.raises(UserError, match=r"task 'b2' is not registered.*`define:`"):
