@@ -189,6 +189,8 @@ def test_a_network_of_one_task_is_no_stage_of_several(write):
             "compare: {spectral: {tasks: {other: {width: 8}}}}",
             r"compare.spectral.tasks is of networks of one task each",
         ),
+        ("stages: {model: {kind: operator}}", r"'model' cannot be the name of a stage"),
+        ("compare: {train: {architecture: fno}}", r"'train' cannot be the name of a stage or of what it is compared"),
         ("training: {batch_size: 1}", r"stages.operator has the batch_size 1 for 2 tasks"),
         ("compare: {spectral: {training: {batch_size: 1}}}", r"compare.spectral has the batch_size 1 for 2 tasks"),
     ],

@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import h5py
 import pytest
@@ -26,6 +27,8 @@ from ups.distributed.launch.run_directory import begun
 from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, GaveUp, UserError
 from ups.metrics import register_metric, registry
+from ups.models.saved import ModelSpec
+from ups.pipeline.trainings import train_compared
 from ups.report.verdict import metrics_table
 from ups.simulator import load
 from ups.training.fit import progress_of
@@ -113,6 +116,32 @@ def test_a_refused_command_leaves_a_finished_run_finished(finished_run: Path, tm
     with pytest.raises(UserError, match="there is no step left to profile"):
         pipeline.train("quickstart", SMALLER, tmp_path, profile=3)
     assert (tmp_path / "quickstart" / "outcome.json").read_bytes() == before
+
+
+def test_a_trained_stage_is_known_by_its_manifest_alone(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No model is built and no tensor read: many ranks may have trained what one process could not hold."""
+    shutil.copytree(finished_run, tmp_path / "quickstart")
+    for tensors in tmp_path.glob("quickstart/stages/*/checkpoints/*/*.safetensors"):
+        tensors.unlink()
+    monkeypatch.setattr(ModelSpec, "build", None)
+    pipeline.train("quickstart", SMALLER, tmp_path)
+    assert "operator is trained" in capsys.readouterr().out
+
+
+def test_a_compared_family_has_the_device_seconds_of_the_model_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one network uses more than its share, the next ones have less."""
+    asked: list[float] = []
+
+    def trained(runtime: Any, plan: Any, seconds: float) -> dict[str, float]:
+        asked.append(seconds)
+        return {"device_seconds": 5.0}
+
+    monkeypatch.setattr("ups.pipeline.trainings.fit", trained)
+    family: Any = {"fno": dict.fromkeys(("advection", "burgers", "darcy"))}
+    train_compared(None, family, 12.0)  # pyright: ignore[reportArgumentType]
+    assert asked == [4.0, 3.5, 2.0]
 
 
 def test_a_training_that_diverged_is_given_up_in_a_sentence(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from ups.config.text import parse_yaml
 from ups.data.settings import DataConfig, TaskConfig
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
+from ups.evaluation.labels import PERSISTENCE
+from ups.evaluation.scores import RESERVED
 from ups.evaluation.settings import EvaluationConfig
 from ups.models.architectures import ARCHITECTURES
 from ups.models.predictor import PREDICTORS
@@ -37,6 +39,8 @@ from ups.training.settings import TrainingConfig
 TrainingChanges = changes_of(TrainingConfig)
 COMMON = {"kind", "on", "start", "like", "training"}
 """The keys of a stage that are not its kind's own."""
+TAKEN = {*RESERVED, PERSISTENCE, "data", "train", "evaluate"}
+"""Names that mean something else in metrics.json."""
 
 
 class StageConfig(Strict):
@@ -113,6 +117,10 @@ class RunConfig(Strict):
         for name in self.compared_names():
             if name in earlier:
                 raise ValueError(f"compare.{name} has the name of a stage; choose another")
+        if taken := sorted(TAKEN & {*earlier, *self.compared_names()}):
+            raise ValueError(
+                f"{taken[0]!r} cannot be the name of a stage or of what it is compared with; choose another"
+            )
         for name, compared in self.each_compared().items():
             for task in compared.tasks:
                 if task not in self.tasks:
