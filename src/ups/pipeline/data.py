@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from ups.data.inputs import check_inputs
+from ups.data.inputs import Outline, check_inputs
 from ups.data.prepare.cached import cached
 from ups.data.sources import Source, check_source, open_source
 from ups.distributed.runtime.start import Runtime
@@ -47,7 +47,7 @@ def data_of(
     sources, tasks = {}, {}
     trainings = [config.training_of(stage.training) for stage in config.each_stage().values()]
     strides = {stride for training in trainings for stride, _ in training.stride_table()}
-    runtime.in_turn("look at the inputs", partial(_look_at_inputs, config, directory / "data"))
+    runtime.in_turn("look at the inputs", partial(look_at_inputs, config, directory))
     with _displays() as show:
         for name, task in config.tasks.items():
             opened = partial(_opened, runtime, config, directory, name, show)
@@ -67,7 +67,7 @@ def data_of(
     return tasks, sources
 
 
-def _look_at_inputs(config: RunConfig, folder: Path) -> None:
+def look_at_inputs(config: RunConfig, directory: Path) -> dict[str, Outline]:
     """Those of all tasks, for every training that is to come: each needs trajectories long enough for its rollouts."""
     trained: dict[tuple[int, int], set[str]] = {}
     for training, tasks in config.each_training().values():
@@ -76,9 +76,12 @@ def _look_at_inputs(config: RunConfig, folder: Path) -> None:
             min(stride for stride, _ in training.stride_table()),
         )
         trained.setdefault((unroll, stride), set()).update(tasks)
+    found: dict[str, Outline] = {}
     for (unroll, stride), names in trained.items():  # the first is a stage's, on all tasks
         tasks = {name: task for name, task in config.tasks.items() if name in names}
-        check_inputs(tasks, config.data, folder, seed=config.data_seed, unroll=unroll, stride=stride)
+        folder, seed = directory / "data", config.data_seed
+        found |= check_inputs(tasks, config.data, folder, seed=seed, unroll=unroll, stride=stride)
+    return found
 
 
 def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, show: Callable[..., None]) -> Source:
