@@ -19,7 +19,7 @@ from pathlib import Path
 from ups.config.load import save_config
 from ups.data.inputs import Outline
 from ups.data.sources import data_root, open_source
-from ups.distributed.launch.claim import refuse_claimed
+from ups.distributed.launch.claim import in_use, is_claimed
 from ups.distributed.launch.run_directory import begun, refuse_foreign, refuse_other
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
@@ -115,7 +115,8 @@ def _strides(config: RunConfig) -> set[int]:
 
 def _check_run(config: RunConfig, directory: Path) -> Iterator[Finding]:
     refuse_foreign(directory)
-    refuse_claimed(directory)
+    if is_claimed(directory):
+        raise in_use(directory)
     if begun(directory):
         refuse_other(directory, config, run_config(directory))
         check_trained(config, directory)
