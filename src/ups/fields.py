@@ -216,7 +216,7 @@ class Channel:
     """A stored field: its name, the transform under which it is learned, and the vector it is a component of."""
 
     name: str
-    transform: Literal["identity", "log"] = "identity"
+    transform: Literal["identity", "log", "standardised"] = "identity"
     vector: str | None = None
 
 
