@@ -1,9 +1,9 @@
-"""From an array to a simulator, in one call each: five arrays of the kinds people bring, made by solvers of a few lines.
+"""From an array to a simulator, in one call each: five arrays of the kinds people bring, from solvers of a few lines.
 
-    python benchmarks/from_array.py [--budget "2 min"] [--case NAME ...] [--runs DIR]
+    python benchmarks/from_array.py [--budget "2 min"] [--case NUMBER ...] [--runs DIR]
 
-The table has each call's time and its rollout error on trajectories kept from training, over persistence's and over that
-of an FNO that trained as long on the same data.
+The table has each call's time and its rollout error on trajectories kept from training, over persistence's and over
+that of an FNO that trained as long on the same data.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def box(random: np.random.Generator) -> dict[str, Any]:
 
 
 def weather(random: np.random.Generator) -> dict[str, Any]:
-    """A temperature carried around a circle of latitude by a steady wind that differs from place to place, with units."""
+    """A temperature carried around a circle of latitude by a wind that differs from place to place, with units."""
     import xarray
 
     count, n, h, parts = 200, 96, 0.1, 10
