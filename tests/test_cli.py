@@ -31,6 +31,7 @@ COMMANDS = [
     "export",
     "explain",
     "bench",
+    "check",
     "data",
 ]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
@@ -192,7 +193,7 @@ def test_every_public_name_is_there(name, module):
 
 
 def test_a_name_that_is_not_there_says_what_is():
-    with pytest.raises(AttributeError, match="Simulator, finetune, generate, load"):
+    with pytest.raises(AttributeError, match="Simulator, finetune, fit, generate, load"):
         _ = ups.simulate_everything
 
 

@@ -47,10 +47,10 @@ def generate(
     """Solve trajectories 0 … count − 1 of the family `seed` and write them in a layout, the equation's own by default.
 
     An equation's name stands for it with settings that work. `workers` are CPU processes; with `device="cuda"` every
-    visible GPU has one. If the file is there and was made with the same equation, count, seed, layout and version, on whatever device, it is kept; any other file under that name
-    is refused. Interrupted, a second call on the same kind of device goes on where the first stopped. `progress(done,
-    total)` is called with numbers of trajectories. With more than one worker, a script must call this under
-    `if __name__ == "__main__"`.
+    visible GPU has one. If the file is there and was made with the same equation, count, seed, layout and version, on
+    whatever device, it is kept; any other file under that name is refused. Interrupted, a second call on the same kind
+    of device goes on where the first stopped. `progress(done, total)` is called with numbers of trajectories. With more
+    than one worker, a script must call this under `if __name__ == "__main__"`.
     """
     path, equation = Path(path), named_equation(equation, {}) if isinstance(equation, str) else equation
     if count < 1 or workers < 1:
