@@ -29,6 +29,7 @@ from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.predictor import Predictor, State, Target
 from ups.models.saved import TrainedTask
 from ups.rollout.domain import cells_of, check_named, inside_of, with_domain
+from ups.rollout.places import grid_like, query_points
 from ups.rollout.predict import advance
 from ups.rollout.result import Rollout as Rollout
 from ups.rollout.schedule import Schedule, exact, regular, uneven
@@ -37,6 +38,8 @@ from ups.training.restore import restored, stage_folder
 
 FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
+FEWEST_POINTS = 4
+"""Along an axis of a start: fewer are a slip, such as channels taken for points."""
 MOST_STEPS = 10**7
 """Of a rollout: all its states are kept, so more is a slip of the pen."""
 
@@ -153,10 +156,10 @@ class Simulator:
         domain = None if mask is None else cells_of(mask, self.predictor.like)
         given = self._checked(learned, given, notes, domain)
         frames, batched = self._frames(learned, u0, given, domain)
-        grid = grid or _grid_like(learned.grid, frames.shape[2:-1])
+        grid = grid or grid_like(learned.grid, frames.shape[2:-1])
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
-        target = _query(at, grid) if at is not None else grid
+        target = query_points(at, grid) if at is not None else grid
         if not isinstance(members, int) or members < 1:
             raise UserError(f"members is {members!r}; give a whole number from 1 on")
         of = self._conditions(learned, given, frames, grid)
@@ -275,6 +278,13 @@ class Simulator:
                 )
         if domain is not None:
             values |= {name: inside_of(domain, values[name], f"static field {name!r}") for name in spec.static}
+        for name in spec.static:
+            low, high = learned.statistics.static[name].range or (-math.inf, math.inf)
+            seen, margin = values[name].detach(), FAR * (high - low)
+            if float(seen.min()) < low - margin or float(seen.max()) > high + margin:
+                notes.append(
+                    f"{name} = {span(seen)} leaves the range that the model was trained on ({low:g} to {high:g})"
+                )
         for name, value in values.items():
             if not bool(torch.isfinite(value.detach()).all()):
                 raise UserError(f"condition {name!r} has NaN or infinite values; mend it")
@@ -304,6 +314,11 @@ class Simulator:
             raise UserError(
                 f"u0 has shape {tuple(np.shape(u0))}; task {spec.name!r} takes "
                 f"({', '.join(AXES[:d])}, {c}) or (batch, {', '.join(AXES[:d])}, {c})"
+            )
+        if min(points := tuple(field.shape[-1 - d : -1])) < FEWEST_POINTS:
+            raise UserError(
+                f"u0 of shape {tuple(np.shape(u0))} has {min(points)} points along an axis, since task "
+                f"{spec.name!r} has {c} channel{'s' * (c > 1)}; give {FEWEST_POINTS} at least, on {', '.join(AXES[:d])}"
             )
         batched = field.dim() > d + 1
         while field.dim() < d + 3:
@@ -353,33 +368,3 @@ def _tensor(value: Any, what: str, like: Tensor) -> Tensor:
     if tensor.is_complex() or tensor.numel() == 0:
         raise UserError(f"{what} is {'complex' if tensor.is_complex() else 'empty'}; give real numbers")
     return tensor.to(like)
-
-
-def _grid_like(own: Grid, shape: Sequence[int]) -> Grid:
-    """A grid of another resolution with the same domain and the same place of points in their cells."""
-    if tuple(shape) == own.shape:
-        return own
-    lower = [span[0] for span in own.extent]
-    offset = [float(p[0] - a) / h for p, a, h in zip(own.positions, lower, own.spacing, strict=True)]
-    positions = tuple(
-        a + (torch.arange(n, dtype=torch.float64) + o) * (length / n)
-        for a, n, o, length in zip(lower, shape, offset, own.lengths, strict=True)
-    )
-    return Grid(positions, own.extent)
-
-
-def _query(at: Tensor | np.ndarray, grid: Grid) -> Float[Tensor, "P dim"]:
-    points = torch.as_tensor(at).double().cpu()
-    if points.dim() == 1 and grid.dimension == 1:
-        points = points[:, None]
-    if points.dim() != 2 or points.shape[-1] != grid.dimension:
-        raise UserError(f"at has shape {tuple(points.shape)}; give points as (P, {grid.dimension})")
-    for axis, (lower, upper) in enumerate(grid.extent):
-        outside = ~((points[:, axis] >= lower) & (points[:, axis] <= upper))
-        if bool(outside.any()):
-            first = int(outside.nonzero()[0, 0])
-            raise UserError(
-                f"point {first} has {AXES[axis]} = {float(points[first, axis]):g}, outside the domain "
-                f"[{lower:g}, {upper:g}]; ask for points inside it"
-            )
-    return points
