@@ -60,7 +60,7 @@ def one_step(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N 
         frames = []
         for t, lead in enumerate(leads_of(part, spec, 1), start=1):
             past = part.values[:, max(0, t - spec.history) : t]
-            state = predictor.start(task, past, conditions_of(part, t - 1), part.grid)
+            state = predictor.start(task, past, conditions_of(part, t - 1, steps=1), part.grid)
             frames.append(predictor.decode(predictor.step(state, lead)))
         parts.append(torch.stack(frames, 1).cpu())
     return torch.cat(parts)
@@ -106,11 +106,11 @@ def _chunks(batch: Batch) -> Iterator[Batch]:
         yield batch.select(range(lo, min(lo + CHUNK, len(batch))))
 
 
-def conditions_of(batch: Batch, now: int = 0, stride: int = 1) -> Conditions:
-    """What a prediction from frame `now` on depends on, in steps of `stride` frames."""
+def conditions_of(batch: Batch, now: int = 0, stride: int = 1, steps: int | None = None) -> Conditions:
+    """What a prediction from frame `now` on depends on, in steps of `stride` frames; only for so many, if said."""
     space = batch.grid.dimension
     forcings = {
-        name: field[:, now::stride]
+        name: field[:, now::stride][:, : None if steps is None else steps + 1]
         if field.dim() == space + 2 and field.shape[1] > 1
         else field.reshape(len(field), *batch.grid.shape)
         for name, field in batch.forcings.items()
