@@ -216,7 +216,7 @@ class Channel:
     """A stored field: its name, the transform under which it is learned, and the vector it is a component of."""
 
     name: str
-    transform: Literal["identity", "log"] = "identity"
+    transform: Literal["identity", "log", "standardised"] = "identity"
     vector: str | None = None
 
 
@@ -337,6 +337,22 @@ class Dataset(Protocol):
     @property
     def boundary(self) -> Boundary:
         return self.header.boundary
+
+    def __getitem__(self, index: int) -> Trajectory:
+        """One trajectory, whole; negative ones count from the end. A dataset can be iterated."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"trajectory {index} is not among the {len(self)} of this dataset")
+        batch, header = self.read([index % len(self)], slice(None)), self.header
+        conditions = Conditions(
+            {name: float(values[0]) for name, values in batch.parameters.items()},
+            {name: values[0] for name, values in batch.static.items()},
+            {name: values[0] for name, values in batch.forcings.items()},
+        )
+        mask = None if batch.mask is None else batch.mask[0]
+        return Trajectory(
+            batch.values[0], self.channels, self.grid, batch.times[0], self.boundary, conditions, self.task,
+            header.licence, mask,
+        )  # fmt: skip
 
     def __len__(self) -> int: ...
     def read(self, indices: Sequence[int], frames: slice) -> Batch:

@@ -28,6 +28,7 @@ from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.predictor import Predictor, State, Target
 from ups.models.saved import TrainedTask
+from ups.rollout.places import grid_like, query_points
 from ups.rollout.predict import advance
 from ups.rollout.result import Rollout as Rollout
 from ups.rollout.schedule import Schedule, exact, regular
@@ -37,6 +38,8 @@ FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
 BEYOND = 0.05
 """A value further outside the trained range than this share of its length is warned of: before guards cut it off."""
+FEWEST_POINTS = 4
+"""Along an axis of a start: fewer are a slip, such as channels taken for points."""
 MOST_STEPS = 10**7
 """Of a rollout: all its states are kept, so more is a slip of the pen."""
 
@@ -136,10 +139,10 @@ class Simulator:
         name, notes = learned.spec.name, []
         given = self._checked(learned, given, notes)
         frames, batched = self._frames(learned, u0, given)
-        grid = grid or _grid_like(learned.grid, frames.shape[2:-1])
+        grid = grid or grid_like(learned.grid, frames.shape[2:-1])
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
-        target = _query(at, grid) if at is not None else grid
+        target = query_points(at, grid) if at is not None else grid
         if not isinstance(members, int) or members < 1:
             raise UserError(f"members is {members!r}; give a whole number from 1 on")
         of = self._conditions(learned, given, frames, grid)
@@ -243,6 +246,13 @@ class Simulator:
                 notes.append(
                     f"{name} = {_span(seen)} is outside the range the model was trained on ({low:g} to {high:g})"
                 )
+        for name in spec.static:
+            low, high = learned.statistics.static[name].range or (-math.inf, math.inf)
+            seen, margin = values[name].detach(), FAR * (high - low)
+            if float(seen.min()) < low - margin or float(seen.max()) > high + margin:
+                notes.append(
+                    f"{name} = {_span(seen)} leaves the range that the model was trained on ({low:g} to {high:g})"
+                )
         for name, value in values.items():
             if not bool(torch.isfinite(value.detach()).all()):
                 raise UserError(f"condition {name!r} has NaN or infinite values; mend it")
@@ -270,6 +280,11 @@ class Simulator:
             raise UserError(
                 f"u0 has shape {tuple(np.shape(u0))}; task {spec.name!r} takes "
                 f"({', '.join(AXES[:d])}, {c}) or (batch, {', '.join(AXES[:d])}, {c})"
+            )
+        if min(points := tuple(field.shape[-1 - d : -1])) < FEWEST_POINTS:
+            raise UserError(
+                f"u0 of shape {tuple(np.shape(u0))} has {min(points)} points along an axis, since task "
+                f"{spec.name!r} has {c} channel{'s' * (c > 1)}; give {FEWEST_POINTS} at least, on {', '.join(AXES[:d])}"
             )
         if not bool(torch.isfinite(field.detach()).all()):
             raise UserError("u0 has NaN or infinite values; mend it")
@@ -360,36 +375,6 @@ def _tensor(value: Any, what: str, like: Tensor) -> Tensor:
     if tensor.is_complex() or tensor.numel() == 0:
         raise UserError(f"{what} is {'complex' if tensor.is_complex() else 'empty'}; give real numbers")
     return tensor.to(like)
-
-
-def _grid_like(own: Grid, shape: Sequence[int]) -> Grid:
-    """A grid of another resolution with the same domain and the same place of points in their cells."""
-    if tuple(shape) == own.shape:
-        return own
-    lower = [span[0] for span in own.extent]
-    offset = [float(p[0] - a) / h for p, a, h in zip(own.positions, lower, own.spacing, strict=True)]
-    positions = tuple(
-        a + (torch.arange(n, dtype=torch.float64) + o) * (length / n)
-        for a, n, o, length in zip(lower, shape, offset, own.lengths, strict=True)
-    )
-    return Grid(positions, own.extent)
-
-
-def _query(at: Tensor | np.ndarray, grid: Grid) -> Float[Tensor, "P dim"]:
-    points = torch.as_tensor(at).double().cpu()
-    if points.dim() == 1 and grid.dimension == 1:
-        points = points[:, None]
-    if points.dim() != 2 or points.shape[-1] != grid.dimension:
-        raise UserError(f"at has shape {tuple(points.shape)}; give points as (P, {grid.dimension})")
-    for axis, (lower, upper) in enumerate(grid.extent):
-        outside = ~((points[:, axis] >= lower) & (points[:, axis] <= upper))
-        if bool(outside.any()):
-            first = int(outside.nonzero()[0, 0])
-            raise UserError(
-                f"point {first} has {AXES[axis]} = {float(points[first, axis]):g}, outside the domain "
-                f"[{lower:g}, {upper:g}]; ask for points inside it"
-            )
-    return points
 
 
 def _span(values: Tensor) -> str:

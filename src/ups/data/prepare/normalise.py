@@ -1,4 +1,4 @@
-"""From physical to normalised units and back: u/rms, or (ln u − mean)/std under the log transform."""
+"""From physical to normalised units and back: u/rms, (u − mean)/std where standardised, (ln u − mean)/std under log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from ups.fields import Batch, TaskSpec
 
 @dataclass(frozen=True)
 class Normaliser:
-    """A task's units. An identity channel is only scaled (a zero stays zero), a static field is standardised."""
+    """A task's units. An identity channel is only scaled (a zero stays zero), a static field is standardised, as is
+    a channel that says so: one that varies little about a large mean.
+    """
 
     spec: TaskSpec
     statistics: Statistics
@@ -25,9 +27,9 @@ class Normaliser:
         offsets, scales = [], []
         for channel in self.spec.channels:
             scale = self.statistics.channels[channel.name]
-            log = channel.transform == "log"
-            offsets.append(scale.mean if log else 0.0)
-            scales.append((scale.std if log else scale.rms) or 1.0)
+            moved = channel.transform != "identity"
+            offsets.append(scale.mean if moved else 0.0)
+            scales.append((scale.std if moved else scale.rms) or 1.0)
         return like.new_tensor(offsets), like.new_tensor(scales)
 
     def units(self) -> Float[Tensor, " C"]:

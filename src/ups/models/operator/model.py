@@ -150,7 +150,7 @@ class Head(nn.Module):
                 if key not in self.outer:
                     self.outer[key] = nn.Parameter(torch.zeros(hidden, 1))
             invariant = {invariant.channel for invariant in task.invariants}
-            conserved = [c.name in invariant and c.transform == "identity" for c in task.channels]
+            conserved = [c.name in invariant and c.transform != "log" for c in task.channels]
             self.conserving[name] = any(conserved)
             mask = torch.tensor(conserved, dtype=torch.get_default_dtype())
             self.register_buffer(f"conserved_{name}", mask, persistent=False)
