@@ -89,7 +89,7 @@ def test_a_large_field_of_noise_is_the_same_when_split_and_repeated():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_captured_noise_on_a_gpu_is_the_noise_of_the_cpu():
-    ids, step = torch.arange(5), torch.zeros((), dtype=torch.int64)
+    ids, step = torch.arange(5, device="cuda"), torch.zeros((), dtype=torch.int64, device="cuda")
     noise(1, step, ids, (33, 17))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
