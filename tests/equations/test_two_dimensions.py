@@ -83,9 +83,9 @@ def test_in_three_dimensions_frames_coarse_solver_and_balance_are_as_in_two() ->
     change = (batch.values[:, -1] - batch.values[:, 0]).double().norm()
     assert (same[:, -1] - batch.values[:, -1]).norm() < 0.7 * change
     times = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    smooth = replace(batch, values=equation.roll(equation.start(0, [3, 1], 48), times), times=times.expand(2, -1))
-    frozen = replace(smooth, values=smooth.values[:, :1].expand_as(smooth.values))
-    true, wrong = (balance(equation, b).square().mean().sqrt() for b in (smooth, frozen))
+    smooth = equation.roll(equation.start(0, [3, 1], 48), times)
+    frozen = smooth[:, :1].expand_as(smooth)
+    true, wrong = (balance(equation, v, times.expand(2, -1), {}).square().mean().sqrt() for v in (smooth, frozen))
     assert true < 0.2 * wrong
 
 

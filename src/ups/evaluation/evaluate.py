@@ -138,7 +138,7 @@ def _arrays(
     chosen = torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()
     target = truth.values[:, given:]
     arrays = {"chosen": chosen.numpy(), "truth": truth.values[chosen].numpy()}
-    arrays |= {"times": (truth.times[0] - truth.times[0, 0]).numpy()}
+    arrays |= {"times": (truth.times[0] - truth.times[0, 0]).numpy(), "frames": np.arange(truth.values.shape[1])}
     arrays |= {f"axis_{i}": p.numpy() for i, p in enumerate(truth.grid.positions)}
     arrays |= {f"static_{n}": f[chosen].numpy() for n, f in truth.static.items()}
     arrays |= {f"parameter_{n}": truth.parameters[n][chosen].numpy() for n in learned.spec.parameters}
