@@ -141,7 +141,7 @@ def test_starts_of_a_cube_are_of_both_kinds_the_same_on_every_grid_and_live_on()
     start = equation.start(0, range(12), 16)
     assert torch.equal(start[[7]], equation.start(0, [7], 16))
     assert torch.allclose(equation.start(0, range(2), 48)[:, 1::3, 1::3, 1::3], start[:2], atol=1e-12)
-    assert 0.5 <= start[..., 0].min() and start[..., 0].max() <= 1 and start[..., 1].min() >= 0
+    assert start[..., 0].min() >= 0.5 and start[..., 0].max() <= 1 and start[..., 1].min() >= 0
     assert 2 <= int((start[..., 1].amin((1, 2, 3)) < 1e-6).sum()) <= 10  # bumps far away are 0
     assert (equation.roll(start[:4], times(200.0))[:, 0, ..., 1].amax((1, 2, 3)) > 0.1).all()
 

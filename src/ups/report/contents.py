@@ -34,8 +34,8 @@ class TaskPage:
 
     `axes[i]` are the point positions along axis i, `times` those of the samples' frames. `growth` is (times, mean
     nRMSE), at all times (values that are not positive, such as a given first frame, are not drawn); `spectra` are (wave
-    numbers, power) at the final time, under the predictors' names and "truth". `metrics` is {"one_step"|"rollout": {"nrmse"|…: {"model", own names …, "ci95",
-    "ci95_of", "ratio95_of"}}}.
+    numbers, power) at the final time, under the predictors' names and "truth". `metrics` is {"one_step"|"rollout":
+    {"nrmse"|…: {"model", own names …, "ci95", "ci95_of", "ratio95_of"}}}.
     """
 
     legend: Legend

@@ -37,7 +37,7 @@ Axis = Float[ndarray, "_"]
 class Band:
     """Fields, or errors, that share a colour map, its limits and a bar: planes or frames by predictor."""
 
-    planes: Mapping[str, Float[ndarray, "n *space"] | Sequence[Float[ndarray, "X Y"]]]
+    planes: Mapping[str, Float[ndarray, "n *space"] | Sequence[Float[ndarray, "_ _"]]]
     scale: tuple[str, float, float]
     label: str
     suffix: str = ""
@@ -151,7 +151,7 @@ def cuts_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
     return figure
 
 
-def _cuts(volume: Float[ndarray, "X Y Z"]) -> list[Float[ndarray, "A B"]]:
+def _cuts(volume: Float[ndarray, "X Y Z"]) -> list[Float[ndarray, "_ _"]]:
     x, y, z = (n // 2 for n in volume.shape)
     return [volume[x], volume[:, y], volume[:, :, z], volume.mean(2)]
 
