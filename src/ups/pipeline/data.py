@@ -8,12 +8,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from ups.data.agreement import task_of
 from ups.data.inputs import check_inputs
 from ups.data.prepare.cached import cached
-from ups.data.sources import Source, check_source, open_source
+from ups.data.sources import Source, check_source, equations_of, open_source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped
 from ups.pipeline.config import RunConfig
+from ups.pipeline.memory import check_memory
 from ups.pipeline.phase_seconds import note_seconds, seconds_of
 from ups.track.progress import Progress
 from ups.training.data import TaskData, prepare
@@ -52,8 +54,12 @@ def data_of(
     runtime.in_turn("look at the inputs", partial(looked, unroll=unroll, stride=min(strides)))
     with _displays() as show:
         for name, task in config.tasks.items():
+            if task.make is not None:  # before it is made
+                grid = equations_of(name, task.make)[0][1].grid
+                check_memory(config, task_of(name, task), grid, runtime.device)
             opened = partial(_opened, runtime, config, directory, name, show)
             sources[name] = runtime.in_turn(f"open {name}", opened)
+            check_memory(config, sources[name].spec, sources[name].train.grid, runtime.device)
             tasks[name] = prepare(
                 runtime,
                 sources[name],

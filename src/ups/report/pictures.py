@@ -37,7 +37,7 @@ Axis = Float[ndarray, "_"]
 class Band:
     """Fields, or errors, that share a colour map, its limits and a bar: planes or frames by predictor."""
 
-    planes: Mapping[str, Float[ndarray, "n *space"] | Sequence[Float[ndarray, "_ _"]]]
+    planes: Mapping[str, Any]
     scale: tuple[str, float, float]
     label: str
     suffix: str = ""
@@ -200,7 +200,8 @@ def _planes(
         own, lines = lines[: len(band.planes)], lines[len(band.planes) :]
         for panels, (name, planes) in zip(own, band.planes.items(), strict=True):
             for place, (axes, values) in enumerate(zip(panels, planes, strict=True)):
-                image(axes, *(spans[place] if spans else task.axes), values, *band.scale)
+                x, y = spans[place] if spans else (task.axes[0], task.axes[1])
+                image(axes, x, y, values, *band.scale)
                 axes.set(aspect="equal", xticks=[], yticks=[])
                 axes.spines[:].set_visible(False)
             named(panels[0], task, name, band.suffix)

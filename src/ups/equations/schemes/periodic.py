@@ -116,6 +116,6 @@ def _synthesis(
     fields = []
     for one in coefficients.flatten(0, 1):
         for axis, waves_of in enumerate(along):
-            one = torch.movedim(torch.tensordot(waves_of, one, ([1], [axis])), 0, axis)
+            one = torch.movedim(torch.tensordot(waves_of, one, ([1], [axis])), 0, axis)  # pyright: ignore[reportArgumentType]
         fields.append(one)
     return torch.stack(fields).real.unflatten(0, coefficients.shape[:2])
