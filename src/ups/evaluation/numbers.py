@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.metrics import MetricContext, metrics, nrmse, power_spectrum
-from ups.metrics.layout import Fields, Mask, mean, space_axes
+from ups.metrics.errors import squared_error, squared_truth
+from ups.metrics.layout import Fields, Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +31,11 @@ class Numbers:
     @classmethod
     def of(cls, prediction: Fields, truth: Fields, context: MetricContext) -> Numbers:
         """Every registered metric that has a meaning for the task, and the rest."""
-        mask, space = context.mask, space_axes(truth)
-        error = (prediction.double() - truth.double()).square()
+        mask = context.mask
         return cls(
             {n: metric(prediction, truth, context).cpu() for n, metric in metrics().items() if metric.applies(context)},
-            mean(error, space, mask).flatten(1).cpu(),
-            mean(truth.double().square(), space, mask).flatten(1).cpu(),
+            squared_error(prediction, truth, mask).flatten(1).cpu(),
+            squared_truth(prediction, truth, mask).flatten(1).cpu(),
             nrmse(prediction, truth, mask).mean(2).cpu(),
             spectrum(prediction, mask),
         )
