@@ -19,7 +19,20 @@ import ups
 from ups.cli.arguments import parse_settings, parse_times
 from ups.errors import UserError
 
-COMMANDS = ["", "run", "train", "finetune", "evaluate", "report", "simulate", "export", "explain", "bench", "data"]
+COMMANDS = [
+    "",
+    "run",
+    "train",
+    "finetune",
+    "evaluate",
+    "report",
+    "simulate",
+    "export",
+    "explain",
+    "bench",
+    "check",
+    "data",
+]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
 COMMANDS += ["store", "store build", "store verify"]
 HEAVY = ["torch", "numpy", "matplotlib", "h5py"]
@@ -172,7 +185,7 @@ def test_every_public_name_is_there(name, module):
 
 
 def test_a_name_that_is_not_there_says_what_is():
-    with pytest.raises(AttributeError, match="Simulator, finetune, generate, load"):
+    with pytest.raises(AttributeError, match="Simulator, finetune, fit, generate, load"):
         _ = ups.simulate_everything
 
 
