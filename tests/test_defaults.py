@@ -88,7 +88,10 @@ def test_a_box_has_a_latent_for_every_point_unless_they_are_too_many(written: Pa
             r"task 'gray_scott_3d': one sample of 1024 x 1024 x 1024 points needs at least 4,020 GB to train operator, "
             r"the cpu has \S+ GB; give tasks.gray_scott_3d.latent_spacing=0.00781, a latent for 8 points an axis",
         ),
-        (["compare={fno: {width: 64}}"], r"to train fno, the cpu has \S+ GB; lower fno.width or depth, or use data of fewer"),
+        (
+            ["compare={fno: {width: 64}}"],
+            r"to train fno, the cpu has \S+ GB; lower fno.width or depth, or use data of fewer",
+        ),
     ],
 )
 def test_a_box_that_does_not_fit_is_refused_before_anything_is_made(

@@ -187,7 +187,7 @@ def _present(spec: TaskSpec, test: Dataset) -> tuple[TaskSpec, Callable[[Fields]
 
 def _half(learned: TrainedTask, truth: Batch) -> int | None:
     """Half of the most frames that a step may span in the trained range of lead times; None where half is too short."""
-    if len(learned.leads) < 2:
+    if len(learned.leads) < 2 or learned.spec.dt is None:
         return None
     dt = float(truth.times[0, 1] - truth.times[0, 0])
     half = int(max(learned.leads) / dt * (1 + SAME) / 2)
