@@ -52,7 +52,7 @@ def test_a_task_in_three_dimensions_goes_from_its_file_to_the_report(tmp_path: P
             "fno": {"width": 8, "modes": 3, "depth": 2},
             "unet": {"width": 4},
         },
-        "training": {"steps": 40, "batch_size": 6, "validate_every": 20, "checkpoint_every": 40},
+        "training": {"steps": 40, "batch_size": 6, "warmup": 4, "validate_every": 20, "checkpoint_every": 40},
         "evaluation": {"resamples": 100, "pictures": 2},
         "runtime": {"threads": 1, "device": "cpu"},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -97,7 +98,8 @@ def evaluate(run: Run, gpus: Gpus = None, as_json: Json = False) -> None:
 
     Progress.silent = Progress.silent or as_json  # progress lines would break the JSON
     metrics = pipeline.evaluate(run) if gpus is None else pipeline.evaluate_on_ranks(run, gpus)
-    print(json.dumps(metrics, indent=2) if as_json else metrics_table(metrics))
+    if "RANK" not in os.environ:  # else who started the ranks prints
+        print(json.dumps(metrics, indent=2) if as_json else metrics_table(metrics))
 
 
 def report(run: Run) -> None:

@@ -18,8 +18,8 @@ from ups.metrics.layout import Fields, Mask
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Of one predictor's fields, each a row a sample: every metric; the means over space of squared errors and of the
-    squared truth at each time, which pooled errors are made of; the nRMSE at each time; the last frame's spectrum.
+    """Of one predictor's fields, each a row a sample: every metric; squared errors and the squared truth at each time,
+    means over the box, which pooled errors are made of; the nRMSE at each time; the last frame's spectrum.
     """
 
     metrics: Mapping[str, Float[Tensor, " N"]]

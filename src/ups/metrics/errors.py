@@ -37,21 +37,22 @@ def vrmse(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor,
     """√⟨e²⟩ₓ / √Var(truth), the variance over space and time (divided by the count): 1 is predicting the mean."""
     own, squared = _moments(truth, truth, mask).unbind(-1)
     variance = (squared + (own - own.mean(1, keepdim=True)).square()).mean(1, keepdim=True)
-    return squared_error(prediction, truth, mask).sqrt() / variance.sqrt()
+    inside = 1.0 if mask is None else mask.double().flatten(1).mean(1).view(-1, 1, 1).to(variance.device)
+    return (squared_error(prediction, truth, mask) / inside).sqrt() / variance.sqrt()
 
 
 @frame_by_frame
 def squared_error(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
-    """⟨e²⟩ₓ, of which pooled errors are made."""
+    """⟨e²⟩ over the whole box, where cells outside the domain count as 0: what pooled errors are made of."""
     prediction, truth, space = aligned(prediction, truth)
-    return mean((prediction - truth).square(), space, mask)
+    return filled((prediction - truth).square(), mask).mean(space)
 
 
 @frame_by_frame
 def squared_truth(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
-    """⟨y²⟩ₓ."""
+    """⟨y²⟩ over the whole box, the same way."""
     _, truth, space = aligned(prediction, truth)
-    return mean(truth.square(), space, mask)
+    return filled(truth.square(), mask).mean(space)
 
 
 @frame_by_frame
