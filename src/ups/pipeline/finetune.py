@@ -80,7 +80,7 @@ class ParentModel:
         if not isinstance(model.network, OperatorModel):
             raise UserError(
                 f"{folder} holds a network of the architecture {spec.architecture!r}, which has no rows by field name "
-                "to add to; fine-tune an operator model (spectral or pdet_stack)"
+                "to add to; fine-tune an operator model (spectral, pdet_stack or pdet_unet)"
             )
         order = folder.parent / ORDER
         plugins = json.loads(order.read_text())["plugins"] if order.is_file() else []

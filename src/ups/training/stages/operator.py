@@ -141,7 +141,7 @@ def operator_settings(given: Mapping[str, Any]) -> type[Strict]:
 def freeze_shared(model: Propagator) -> None:
     """Leave to train only what is a task's, a field's or a condition's own."""
     if not isinstance(model.network, OperatorModel):
-        raise UserError("freeze: shared needs an architecture with rows by field name: spectral or pdet_stack")
+        raise UserError("freeze: shared needs rows by field name, as spectral, pdet_stack and pdet_unet have")
     own = {id(p) for p in model.network.own()}
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in own)
