@@ -9,8 +9,9 @@ import pytest
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.ops.fake import fake_runtime
 from ups.ops.step_cost import cost_of, last_micro_batches, step_cost
-from ups.pipeline.check import outlined, stand_in_tasks
+from ups.pipeline.check import stand_in_tasks
 from ups.pipeline.config import load_run
+from ups.pipeline.data import look_at_inputs
 from ups.pipeline.trainings import compared_plans, stage_plans
 from ups.training.kinds import STAGES, StageContext
 
@@ -30,7 +31,7 @@ def planned(folder: Path, *overrides: str):
     """A plan each of a stage and of a network beside it, their tasks, and how long these are."""
     (folder / "toy.yaml").write_text(TOY)
     config = load_run(folder / "toy.yaml", overrides)
-    outlines = outlined(config, folder / "run")
+    outlines = look_at_inputs(config, folder / "run")
     plans = [stage_plans(config, {}, folder)["operator"], compared_plans(config, {}, folder)["unet"]["darcy"]]
     lengths = {name: (outline.trained, len(outline.header.times)) for name, outline in outlines.items()}
     for plan in plans:
