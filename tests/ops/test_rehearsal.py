@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from ups.cli.main import app
 from ups.distributed.faults.injection import Fault, expect
+from ups.errors import UserError
 from ups.ops.findings import Finding
-from ups.pipeline.check import rehearsal_of_rank
+from ups.pipeline.check import check, rehearsal_of_rank
 
 MADE = "burgers: {make: {equation: burgers, trajectories: 10, settings: {points: 32, frames: 9, duration: 0.5}}}"
 TOY = f"""
@@ -64,6 +65,11 @@ def test_what_is_wrong_is_in_the_exit_code_and_in_json(toy: str, tmp_path: Path)
     assert (done.exit_code, said["ready"]) == (1, False)
     assert [(f["level"], f["about"]) for f in said["findings"]] == [("green", "packages"), ("red", "configuration")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.yaml"]
+
+
+def test_a_bisection_without_ranks_is_refused(toy: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give --ranks N too"):
+        check(toy, [], tmp_path / "runs", None, bisect=True)
 
 
 @pytest.mark.slow  # five jobs of two ranks, one of which compiles: some two minutes

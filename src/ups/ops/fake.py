@@ -3,7 +3,9 @@
     with fake_runtime(config, ranks=512, node=8) as runtime, Shapes():
         ...                                     # the real program: models, `parallelise`, `Step`
 
-Torch's fake tensors know shape and type alone, and its `fake` process group answers every collective at once.
+Torch's fake tensors know shape and type alone, and its `fake` process group answers every collective at once. Neither
+has a public name yet: `torch._subclasses` and `torch.testing._internal` are to be replaced where torch gives them one
+(`tests/ops/test_step_cost.py` fails with a torch that has moved them).
 """
 
 from __future__ import annotations

@@ -60,22 +60,34 @@ def step_cost(
     """Of a plan without data: its `tasks` and how many (trajectories, frames) each has. A stage that stands on others
     must have them trained. A rank takes all its samples of a task at once, or `runtime.micro_batch` of them.
     """
-    training = plan.training
     with fake_runtime(config, ranks, node) as runtime, Shapes():
         stage = STAGES[plan.kind].build(
-            StageContext(plan.name, plan.settings, tuple(tasks.values()), training, runtime.config, plan.seed, {}, {})
+            StageContext(
+                plan.name, plan.settings, tuple(tasks.values()), plan.training, runtime.config, plan.seed, {}, {}
+            )
         )
-        sampler = sampler_of(tasks, lengths, plan.shares, training, plan.seed)
-        check_ranks(sampler.batch_size, ranks)
-        # Which samples it is does not matter, and an order of millions would be made for nothing.
-        sampler = Sampler(tuple(t._replace(trajectories=1) for t in sampler.tasks), plan.seed, sampler.batch_size)
-        dtype = torch.float64 if training.precision == "float64" else torch.float32
-        micros = [
-            _micro_batch(tasks[part.task], micro, dtype)
-            for part in sampler.indices(training.steps, *stage.window(training.steps))
-            for micro in part.padded(0, ranks).micro_batches(config.micro_batch)
-        ]
-        return cost_of(stage, micros, plan, runtime, node)
+        return cost_of(stage, last_micro_batches(stage, plan, tasks, lengths, runtime), plan, runtime, node)
+
+
+def last_micro_batches(
+    stage: Stage,
+    plan: Plan,
+    tasks: Mapping[str, TrainedTask],
+    lengths: Mapping[str, tuple[int, int]],
+    runtime: Runtime,
+) -> list[MicroBatch]:
+    """What rank 0 takes in the last step of the training, filled with ones."""
+    training, ranks = plan.training, runtime.size
+    sampler = sampler_of(tasks, lengths, plan.shares, training, plan.seed)
+    check_ranks(sampler.batch_size, ranks)
+    # Which samples it is does not matter, and an order of millions would be made for nothing.
+    sampler = Sampler(tuple(t._replace(trajectories=1) for t in sampler.tasks), plan.seed, sampler.batch_size)
+    dtype = torch.float64 if training.precision == "float64" else torch.float32
+    return [
+        _micro_batch(tasks[part.task], micro, dtype)
+        for part in sampler.indices(training.steps, *stage.window(training.steps))
+        for micro in part.padded(0, ranks).micro_batches(runtime.config.micro_batch)
+    ]
 
 
 def cost_of(stage: Stage, micros: Sequence[MicroBatch], plan: Plan, runtime: Runtime, node: int) -> Cost:
@@ -106,20 +118,20 @@ def cost_of(stage: Stage, micros: Sequence[MicroBatch], plan: Plan, runtime: Run
 
 
 def _micro_batch(task: TrainedTask, part: TaskIndices, dtype: torch.dtype) -> MicroBatch:
-    """Samples of that many frames, without numbers."""
+    """Samples of that many frames."""
     spec, space, count = task.spec, task.grid.shape, len(part)
     samples = Batch(
         task=spec.name,
-        values=torch.zeros(count, part.frames, *space, len(spec.channels), dtype=dtype),
-        times=torch.zeros(count, part.frames, dtype=torch.float64),
+        values=torch.ones(count, part.frames, *space, len(spec.channels), dtype=dtype),
+        times=torch.ones(count, part.frames, dtype=torch.float64).cumsum(1),
         grid=task.grid,
         boundary=spec.boundary,
-        parameters={name: torch.zeros(count, dtype=dtype) for name in spec.parameters},
-        static={name: torch.zeros(count, *space, dtype=dtype) for name in spec.static},
+        parameters={name: torch.ones(count, dtype=dtype) for name in spec.parameters},
+        static={name: torch.ones(count, *space, dtype=dtype) for name in spec.static},
         ids=torch.zeros(count, dtype=torch.long),
     )
     slots, number = torch.zeros(count, dtype=torch.long), torch.zeros((), dtype=torch.long)
-    return MicroBatch(samples, torch.zeros(count, dtype=dtype), slots, number)
+    return MicroBatch(samples, torch.ones(count, dtype=dtype) / count, slots, number)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

@@ -54,6 +54,8 @@ def check(
     name: str, overrides: Sequence[str], runs: Path, ranks: int | None, bisect: bool, note: Note = lambda finding: None
 ) -> list[Finding]:
     """All findings, each told as it is found."""
+    if bisect and ranks is None:
+        raise UserError("--bisect repeats what --ranks tries; give --ranks N too")
     findings = []
     for finding in findings_of(name, overrides, runs, ranks or 1):
         findings.append(finding)
