@@ -35,7 +35,7 @@ from ups.distributed.faults.heartbeat import Heartbeat
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.models.saved import ModelSpec
-from ups.track.tracker import Silent
+from ups.track.tracker import Tracks
 from ups.training.data import TaskData, prepare
 from ups.training.ema import EMA
 from ups.training.losses import relative_error
@@ -94,7 +94,7 @@ def _trainer(runtime: Runtime, task: TaskData, folder: Path, batch: int, **opera
     spec = ModelSpec("spectral", operator, (task.learned,))
     config = TrainingConfig(steps=10**6, batch_size=batch, noise=0.002)
     stage = OperatorStage(spec.build(0), config, runtime.config)
-    return Trainer(runtime, stage, {"burgers": task}, config, 0, folder, {}, Silent())
+    return Trainer(runtime, stage, {"burgers": task}, config, 0, folder, {}, Tracks((), 0))
 
 
 def _compare(

@@ -32,6 +32,11 @@ COMMANDS = [
     "explain",
     "bench",
     "check",
+    "runs",
+    "compare",
+    "watch",
+    "clean",
+    "sweep",
     "data",
 ]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
@@ -172,6 +177,14 @@ def test_a_reader_that_leaves_early_is_no_bug():
         assert help.stdout is not None and help.stderr is not None
         help.stdout.close()
         assert b"bug in ups" not in help.stderr.read()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_output_that_was_closed_at_the_start_goes_nowhere(closed):
+    line = f"exec {sys.executable} -m ups --version {closed}"
+    answer = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert bool(answer.stdout) == (closed == "2>&-")
 
 
 def test_the_version_is_printed():

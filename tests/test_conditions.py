@@ -61,15 +61,18 @@ def write(path: Path, values: Tensor, times: Tensor, **more: Any) -> Path:
     return path
 
 
-def trained(file: Path, name: str, *overrides: str, told: str = "", steps: int = 60) -> dict[str, Any]:
-    """What the run `name` of a task of this file finds."""
+def trained(
+    file: Path, name: str, *overrides: str, told: str = "", steps: int = 60, page: bool = False
+) -> dict[str, Any]:
+    """What the run `name` of a task of this file finds; with a `page`, its report is there in the end."""
     define = f"{{dimension: 1, channels: [u], boundary: periodic{told}}}"
     config = file.parent / f"{name}.yaml"
     config.write_text(
         f"name: {name}\ntasks: {{made: {{define: {define}, files: {{train: [{file}]}}}}}}\n"
         f"training: {{steps: {steps}}}\n"
     )
-    pipeline.run(str(config), [*SMALL, *overrides], file.parent / "runs", page=False)
+    pipeline.run(str(config), [*SMALL, *overrides], file.parent / "runs", page=page)
+    assert (file.parent / "runs" / name / "report.html").exists() == page
     return json.loads((file.parent / "runs" / name / "metrics.json").read_text())["tasks"]["made"]
 
 
@@ -90,7 +93,7 @@ def forced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor, Tens
 
 def test_a_forcing_that_is_known_is_used(forced: tuple[Path, Tensor, Tensor], tmp_path: Path) -> None:
     file, values, force = forced
-    known = trained(file, "known", told=", forcings: [f]", steps=120)
+    known = trained(file, "known", told=", forcings: [f]", steps=120, page=True)
     without = trained(file, "without", "tasks.made.drop=[f]", told=", forcings: [f]", steps=120)
     errors = [found["rollout"]["nrmse"]["model"] for found in (known, without)]
     assert errors[0] < 0.6 * errors[1], errors
@@ -167,7 +170,8 @@ def test_what_is_outside_the_domain_changes_no_digit(tmp_path: Path) -> None:
     found = []
     for number, garbage in enumerate((math.nan, 1e6)):
         (tmp_path / str(number)).mkdir()
-        found.append(trained(masked_file(tmp_path / str(number) / "rod.hdf5", garbage), "rod", told=", masked: true"))
+        file = masked_file(tmp_path / str(number) / "rod.hdf5", garbage)
+        found.append(trained(file, "rod", told=", masked: true", page=number == 0))
     assert found[0] == found[1]
     assert found[0]["rollout"]["nrmse"]["model"] < found[0]["rollout"]["nrmse"]["persistence"]
     file = tmp_path / "0" / "rod.hdf5"
@@ -218,7 +222,7 @@ def decaying(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_trajectories_of_two_time_steps_are_learned_with_their_times_and_not_without(decaying: Path) -> None:
     with pytest.raises(UserError, match=r"not equally spaced.*tasks.made.times=resample.*tasks.made.times=own"):
         trained(decaying, "neither")
-    said = trained(decaying, "own", "tasks.made.times=own", steps=120)
+    said = trained(decaying, "own", "tasks.made.times=own", steps=120, page=True)
     unsaid = trained(decaying.parent / "unsaid.hdf5", "unsaid", steps=120)
     errors = [found["rollout"]["nrmse"]["model"] for found in (said, unsaid)]
     assert errors[0] < 0.6 * errors[1], errors

@@ -123,7 +123,7 @@ class Grid:
         return (
             self.extent == other.extent
             and self.shape == other.shape
-            and all(torch.equal(a, b) for a, b in zip(self.positions, other.positions, strict=True))
+            and all(torch.equal(a, b.to(a.device)) for a, b in zip(self.positions, other.positions, strict=True))
         )
 
 
@@ -193,7 +193,7 @@ class Batch:
     def select(self, places: Sequence[int]) -> Batch:
         """Some of the trajectories, in the order given."""
         rows = torch.tensor(places, dtype=torch.long)
-        return self.mapped(lambda tensor: tensor[rows], self.ids[rows])
+        return self.mapped(lambda tensor: tensor[rows.to(tensor.device)], self.ids[rows.to(self.ids.device)])
 
     def mapped(self, change: Callable[[Tensor], Tensor], ids: Int[Tensor, " N"] | None = None) -> Batch:
         """The same with `change` applied to each tensor that a step computes from, always in the same order; `ids` are

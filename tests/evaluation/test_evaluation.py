@@ -14,6 +14,7 @@ from ups.data.sources import Source
 from ups.equations import Advection, Burgers, Darcy
 from ups.evaluation import evaluate as judging
 from ups.evaluation.evaluate import evaluate
+from ups.evaluation.numbers import Numbers
 from ups.evaluation.scores import score
 from ups.evaluation.solver import compare
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
@@ -27,8 +28,9 @@ WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4
 
 
 def scored(predictions, truth, model="operator"):
-    context = MetricContext(WAVES, torch.tensor([[0.1]]).expand(len(truth), -1), Grid.cell_centred((4,)))
-    return score(context, predictions, truth, 0, 400, model=model)
+    context = MetricContext(WAVES, torch.full((len(truth), 1), 0.1), Grid.cell_centred((4,)))
+    numbers = {who: Numbers.of(values, truth, context) for who, values in predictions.items()}
+    return score(numbers, 0, 400, model=model)
 
 
 def test_scores_of_two_hand_computed_trajectories() -> None:

@@ -39,8 +39,12 @@ def outlast_readers() -> None:
     """From now on, what is printed to a reader that is gone is dropped; in a rank, and of messages on stderr, what is
     printed to one that does not read too.
     """
+    # What was closed at the start (`>&-`, a daemon) goes nowhere: the next file opened would get its number.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
     for name, number in (("stdout", 1), ("stderr", 2)):
-        before = getattr(sys, name)
+        before = getattr(sys, name) or io.TextIOWrapper(io.FileIO(number, "wb", closefd=False))
         before.flush()
         own = _without_waiting(number) if name == "stderr" or "RANK" in os.environ else None
         raw = io.BufferedWriter(_Lasting(number if own is None else own, "wb", closefd=own is not None))

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _ROW = struct.Struct("<q5iI")
-_PATIENT = 0.002
-"""Seconds after which a rank that waits lets go of its core."""
+_PATIENT, _LONGEST = 0.002, 0.001
+"""Seconds after which a rank that waits sleeps between two looks, and how long at most: what it burns, others lack."""
 
 
 class Ballots:
@@ -46,7 +46,8 @@ class Ballots:
         largest, began = tuple(ballot), time.monotonic()
         for rank in range(self._size):
             while (theirs := self._read(turn, rank)) is None:
-                time.sleep(0 if time.monotonic() - began < _PATIENT else 1e-4)
+                waited = time.monotonic() - began
+                time.sleep(0 if waited < _PATIENT else min(waited / 40, _LONGEST))
             largest = tuple(map(max, largest, theirs))
         return largest
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ups.config.named import Registry
 from ups.config.settings import Strict
-from ups.data.prepare.row_ranges import in_steps
+from ups.data.prepare.row_ranges import batches
 from ups.fields import Conditions, Dataset, Grid
 from ups.models.interpolation import reader
 from ups.models.saved import TrainedTask
@@ -148,8 +148,7 @@ class MeanSolution(_Trivial):
     def __init__(self, learned: TrainedTask, dataset: Dataset) -> None:
         super().__init__((learned,))
         total = torch.zeros(*dataset.grid.shape, len(dataset.channels), dtype=torch.float64)
-        for rows in in_steps(len(dataset), 256):
-            batch = dataset.read(rows, slice(None))
+        for batch in batches(dataset, 1):
             total += batch.values[:, 0].double().sum(0)
         self._mean, self._grid = (total / len(dataset))[None], dataset.grid
 

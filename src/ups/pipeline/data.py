@@ -11,13 +11,14 @@ from pathlib import Path
 from ups.data.agreement import task_of
 from ups.data.inputs import Outline, check_inputs
 from ups.data.prepare.cached import cached
-from ups.data.sources import Source, check_source, open_source
+from ups.data.sources import Source, check_source, equations_of, open_source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped
 from ups.models.architectures import ARCHITECTURES
 from ups.models.network import refuse_conditions
 from ups.models.predictor import PREDICTORS
 from ups.pipeline.config import RunConfig
+from ups.pipeline.memory import check_memory
 from ups.pipeline.phase_seconds import note_seconds, seconds_of
 from ups.track.progress import Progress
 from ups.training.data import TaskData, prepare
@@ -54,8 +55,12 @@ def data_of(
     runtime.in_turn("look at the inputs", partial(look_at_inputs, config, directory))
     with _displays() as show:
         for name, task in config.tasks.items():
+            if task.make is not None:  # before it is made
+                grid = equations_of(name, task.make)[0][1].grid
+                check_memory(config, task_of(name, task), grid, runtime.device)
             opened = partial(_opened, runtime, config, directory, name, show)
             sources[name] = runtime.in_turn(f"open {name}", opened)
+            check_memory(config, sources[name].spec, sources[name].train.grid, runtime.device)
             tasks[name] = prepare(
                 runtime,
                 sources[name],

@@ -1,21 +1,26 @@
 """What is predicted from what: one step from every frame, a rollout from the frames given, a steady solve from nothing.
 
-Whoever predicts, predictions are in physical units on the grid of the trajectories.
+Whoever predicts, predictions are in physical units, on the grid of the trajectories and where these lie.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.data.prepare.row_ranges import in_steps
 from ups.data.sampler import mix
 from ups.fields import Batch, Conditions, Dataset, TaskSpec
 from ups.models.predictor import Predictor, State
 
 CHUNK = 64
+"""So many trajectories are predicted at once, at most."""
+POINTS = 2**19
+"""Their points, at most, unless one trajectory has more: what a network holds of a step grows with them."""
 
 
 def read_all(dataset: Dataset, most: int | None = None) -> Batch:
@@ -47,7 +52,7 @@ def rollout(predictor: Predictor, task: str, batch: Batch, given: int = 1) -> Fl
     for part in _chunks(batch):
         state = predictor.start(task, part.values[:, :given], conditions_of(part, given - 1), part.grid)
         states = advance(predictor, state, leads_of(part, predictor.tasks[task].spec, given))
-        parts.append(torch.stack([predictor.decode(state) for state in states], 1).cpu())
+        parts.append(torch.stack([predictor.decode(state) for state in states], 1).to(part.values.device))
     return torch.cat(parts)
 
 
@@ -62,7 +67,7 @@ def one_step(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N 
             past = part.values[:, max(0, t - spec.history) : t]
             state = predictor.start(task, past, conditions_of(part, t - 1), part.grid)
             frames.append(predictor.decode(predictor.step(state, lead)))
-        parts.append(torch.stack(frames, 1).cpu())
+        parts.append(torch.stack(frames, 1).to(part.values.device))
     return torch.cat(parts)
 
 
@@ -85,8 +90,8 @@ def half_steps(
                 state = predictor.start(task, part.values[:, past], conditions_of(part, t, stride), part.grid)
                 *_, state = advance(predictor, state, [stride * lead] * (2 * half // stride))
                 end.append(predictor.decode(state))
-        twice.append(torch.stack(ends[0], 1).cpu())
-        once.append(torch.stack(ends[1], 1).cpu())
+        twice.append(torch.stack(ends[0], 1).to(part.values.device))
+        once.append(torch.stack(ends[1], 1).to(part.values.device))
     return torch.cat(twice), torch.cat(once)
 
 
@@ -96,14 +101,14 @@ def steady(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N 1 
     parts = []
     for part in _chunks(batch):
         state = predictor.start(task, torch.zeros_like(part.values), conditions_of(part), part.grid)
-        parts.append(predictor.decode(predictor.step(state, None))[:, None].cpu())
+        parts.append(predictor.decode(predictor.step(state, None))[:, None].to(part.values.device))
     return torch.cat(parts)
 
 
 def _chunks(batch: Batch) -> Iterator[Batch]:
     """A few trajectories at a time."""
-    for lo in range(0, len(batch), CHUNK):
-        yield batch.select(range(lo, min(lo + CHUNK, len(batch))))
+    for rows in in_steps(len(batch), max(1, min(CHUNK, POINTS // math.prod(batch.grid.shape)))):
+        yield batch.select(rows)
 
 
 def conditions_of(batch: Batch, now: int = 0, stride: int = 1) -> Conditions:

@@ -68,7 +68,9 @@ def checked_rows(indices: Any, count: int, path: Path) -> np.ndarray:
 
 
 def inside(batch: Batch, rows: Int[np.ndarray, " B"], path: Path) -> Batch:
-    """The batch with zeros in all cells that are no part of a sample's domain; a sample without any cell is refused."""
+    """The batch with zeros in all cells that are no part of a sample's domain; a sample without any cell is refused.
+    Static fields keep the numbers they have there: an obstacle's shape is one.
+    """
     mask = batch.mask
     if mask is None:
         return batch
@@ -88,7 +90,7 @@ def inside(batch: Batch, rows: Int[np.ndarray, " B"], path: Path) -> Batch:
     return replace(
         batch,
         values=kept(batch.values, 2),
-        static={name: kept(field, 1) for name, field in batch.static.items()},
+        static={name: torch.where(mask | field.isfinite(), field, 0.0) for name, field in batch.static.items()},
         forcings={name: kept(field, field.dim() - space) for name, field in batch.forcings.items()},
     )
 
