@@ -80,6 +80,12 @@ def test_2d_two_channels_with_walls(tmp_path):
     assert sim.rollout(start, steps=2).values.shape == (2, 8, 12, 2)
 
 
+def test_3d_around_a_box(tmp_path):
+    u = waves((8, 6, 8), count=6, frames=4)
+    sim = fitted(u, tmp_path, dt=0.1)
+    assert sim.rollout(u[0, 0], steps=2).plot().figure.axes and sim.tasks["fit"].spec.dimension == 3
+
+
 def test_xarray_keeps_its_units(tmp_path):
     xarray = pytest.importorskip("xarray")
     u = 290 + waves((16,))
