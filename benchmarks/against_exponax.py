@@ -1,4 +1,4 @@
-"""The two-dimensional spectral equations against exponax, a spectral solver in JAX that nobody here wrote.
+"""The two- and three-dimensional spectral equations against exponax, a spectral solver in JAX that nobody here wrote.
 
     python benchmarks/against_exponax.py --exponax PYTHON
 
@@ -21,6 +21,7 @@ BAR = 1e-3
 CASES: dict[str, dict[str, float]] = {
     "Gray-Scott, maze, F 0.029 k 0.057, 128²": {"F": 0.029, "k": 0.057, "points": 128, "later": 100.0},
     "Gray-Scott, spirals, F 0.018 k 0.051, 128²": {"F": 0.018, "k": 0.051, "points": 128, "later": 100.0},
+    "Gray-Scott in 3D, maze, F 0.029 k 0.057, 64³": {"F": 0.029, "k": 0.057, "points": 64, "later": 40.0, "axes": 3},
     "vorticity, decaying, ν 1e-3, 64²": {"nu": 1e-3, "points": 64, "later": 5.0},
     "vorticity, decaying, ν 1e-4, 128²": {"nu": 1e-4, "points": 128, "later": 5.0},
     "wave, c 0.3, away from the sides, 256²": {"c": 0.3, "points": 256, "later": 1.125},
@@ -31,12 +32,12 @@ def ours(case: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
     """The start (C, X, Y), and the states after one time unit and after the later one (2, C, X, Y)."""
     import torch
 
-    from ups.equations import GrayScott, Vorticity, Wave
+    from ups.equations import GrayScott, GrayScott3D, Vorticity, Wave
 
     n = int(case["points"])
     times = torch.tensor([1.0, case["later"]], dtype=torch.float64)
     if "F" in case:
-        equation = GrayScott(F=case["F"], k=case["k"])
+        equation = (GrayScott3D if "axes" in case else GrayScott)(F=case["F"], k=case["k"])
         start = equation.start(0, [0], n)
         rolled = equation.roll(start, times)
         return start[0].movedim(-1, 0).numpy(), rolled[0].movedim(-1, 1).numpy()
@@ -60,8 +61,9 @@ def theirs(case: dict[str, float], start: np.ndarray) -> np.ndarray:
     n = int(case["points"])
     if "F" in case:
         dt = 0.25
+        axes, length = (3, 1.0) if "axes" in case else (2, 2.0)
         stepper = exponax.stepper.reaction.GrayScott(
-            2, 2.0, n, dt, feed_rate=case["F"], kill_rate=case["k"], order=4, dealiasing_fraction=1.0
+            axes, length, n, dt, feed_rate=case["F"], kill_rate=case["k"], order=4, dealiasing_fraction=1.0
         )
     elif "nu" in case:
         # Its stream function is Δ⁻¹ω where ours is −Δ⁻¹ω: with the scale −1 both mean ω = ∂v_y/∂x − ∂v_x/∂y.

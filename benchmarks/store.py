@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.store.build import build, write_pieces
+from ups.store.build import build, write_shards
 from ups.store.claim import planned
 from ups.store.layout import INDEX, ArrayLayout, Index, Shard, plan, row_bytes
 from ups.store.read import ArrayStore
@@ -134,7 +134,7 @@ def _building(path: Path, workers: int) -> tuple[float, int]:
     arrays = {"fields": Noise((2000, 201, 256, 1), np.dtype(np.float32))}
     with planned(path, "k", arrays, lambda done, total: None) as todo:
         ends, sizes = [], []
-        for _, shard in write_pieces(path, todo.missing, arrays, workers):
+        for _, shard in write_shards(path, todo.missing, arrays, workers):
             ends.append(time.perf_counter())
             sizes.append(shard.bytes)
         return sum(sizes[1:]) / (ends[-1] - ends[0]), todo.total

@@ -32,6 +32,11 @@ COMMANDS = [
     "explain",
     "bench",
     "check",
+    "runs",
+    "compare",
+    "watch",
+    "clean",
+    "sweep",
     "data",
 ]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ups import pipeline
 from ups.cli.main import app
 from ups.config.load import save_config
 from ups.errors import UserError
@@ -53,6 +54,54 @@ def test_a_family_s_own_settings_hold_for_all_of_its_tasks(written: Path) -> Non
     fno = load_run(path, ["runtime.device=cpu"]).compare.fno
     assert fno.width == 12 and all(task.width is None for task in fno.tasks.values())
     assert all(task.training is None or task.training.batch_size is None for task in fno.tasks.values())
+
+
+BOX = """
+name: box
+tasks:
+  gray_scott_3d: {make: {equation: gray_scott_3d, trajectories: 10, settings: {points: 32}}}
+compare: [fno]
+"""
+
+
+def test_a_box_has_a_latent_for_every_point_unless_they_are_too_many(written: Path) -> None:
+    written.write_text(BOX)
+    here, there = (load_run(written, [f"runtime.device={device}"]) for device in ("cpu", "cuda"))
+    assert here.tasks["gray_scott_3d"].latent_spacing == pytest.approx(2 / 32)  # 16³ latents
+    assert there.tasks["gray_scott_3d"].latent_spacing is None
+    assert there.training.sampling.points == 2 * 32**3
+    fno = there.compare.fno.tasks["gray_scott_3d"]
+    assert fno.modes <= 16 and fno.training.batch_size == 4
+    large = "tasks.gray_scott_3d.make.settings.points=256"
+    config, chosen = explained(written, ["runtime.device=cuda", large])
+    assert config.tasks["gray_scott_3d"].latent_spacing == pytest.approx(2 / 256)
+    assert "16,777,216 latents, one a point, would take too long a step; each now stands for 2³ points" in str(
+        next(choice for choice in chosen if choice.key[-1] == "latent_spacing")
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["tasks.gray_scott_3d.latent_spacing=0.0009765625"],
+            r"task 'gray_scott_3d': one sample of 1024 x 1024 x 1024 points needs at least 4,020 GB to train operator, "
+            r"the cpu has \S+ GB; give tasks.gray_scott_3d.latent_spacing=0.00781, a latent for 8 points an axis",
+        ),
+        (
+            ["compare={fno: {width: 64}}"],
+            r"to train fno, the cpu has \S+ GB; lower fno.width or depth, or use data of fewer",
+        ),
+    ],
+)
+def test_a_box_that_does_not_fit_is_refused_before_anything_is_made(
+    written: Path, tmp_path: Path, overrides: list[str], sentence: str
+) -> None:
+    written.write_text(BOX)
+    told = ["runtime.device=cpu", "tasks.gray_scott_3d.make.settings.points=1024", *overrides]
+    with pytest.raises(UserError, match=sentence):
+        pipeline.train(written, told, tmp_path / "runs")
+    assert not list(tmp_path.glob("**/*.hdf5*"))
 
 
 def test_a_run_keeps_the_choices_of_the_device_it_began_on(written: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ups.data import convert as convert_module
 from ups.data.convert import convert, layout_for
 from ups.data.formats.description import to_json
 from ups.data.formats.layouts import LAYOUTS, named_layout
+from ups.data.formats.reading import inside
 from ups.data.generate.make import generate
 from ups.data.open import open_dataset
 from ups.equations import Advection
@@ -79,7 +80,7 @@ HELD = {  # data with more than the layout keeps, and what it keeps of the stati
 def rich(path, header):
     """A file of The Well, which keeps everything."""
     batch = layout_cases.batch_of(header, 3)
-    batch = replace(batch, mask=batch.static[header.static[0]] < 0.5)
+    batch = inside(replace(batch, mask=batch.static[header.static[0]] < 0.5), batch.ids.numpy(), path)
     layout_cases.write(named_layout("well").writer, path, header, batch)
     return open_dataset(path), batch
 

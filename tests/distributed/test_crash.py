@@ -14,7 +14,7 @@ from supervised import start
 
 from ups.cli.main import app
 from ups.distributed.faults.crash import PeerFailed, attempt_directory, is_connection_loss, record_failure
-from ups.distributed.faults.crash_report import Death, Hang, last_frame, latest_report, write_report
+from ups.distributed.faults.crash_report import Death, Hang, last_frame, latest_report, write_crash_report
 from ups.distributed.faults.explain import explanation
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path, read_heartbeat
 from ups.distributed.launch.outcome import Outcome, decide, reserve
@@ -32,7 +32,9 @@ def failed(directory, rank, error, details=None):
 
 
 def report_of(directory, deaths, hang=None):
-    report = write_report(directory, deaths, attempt=0, command=["ups", "train", "a b"], before=host_state(), hang=hang)
+    report = write_crash_report(
+        directory, deaths, attempt=0, command=["ups", "train", "a b"], before=host_state(), hang=hang
+    )
     return json.loads(report.path.with_suffix(".json").read_text())
 
 

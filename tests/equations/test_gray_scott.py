@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from ups.equations import GrayScott
+from ups.equations import GrayScott, GrayScott3D
 from ups.equations.schemes.periodic import cell_averages, random_fields
 from ups.errors import UserError
 
@@ -101,6 +101,49 @@ def test_every_start_lives_on_under_the_published_rates(feed, kill):
     equation = GrayScott(F=feed, k=kill)
     end = equation.roll(equation.start(0, range(4), 64), times(400.0))[:, 0, ..., 1]
     assert (end.amax((1, 2)) > 0.1).all()
+
+
+def test_in_three_dimensions_a_small_mode_of_the_empty_state_decays_at_its_own_rate():
+    equation, n, size = GrayScott3D(), 16, 1e-9
+    x = 2 * math.pi * (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    mode = torch.cos(3 * x)[:, None, None] * torch.cos(2 * x)[:, None] * torch.cos(x)
+    end = equation.roll(torch.stack((1 + size * mode, size * mode), -1)[None], times(30.0))[0, 0]
+    wave = 4 * math.pi**2 * (3**2 + 2**2 + 1**2)
+    a, b = -equation.F - 2e-5 * wave, -equation.F - equation.k - 1e-5 * wave
+    assert ((end[..., 0] - 1) / size - mode * math.exp(30 * a)).abs().max() < 1e-6
+    assert (end[..., 1] / size - mode * math.exp(30 * b)).abs().max() < 1e-6
+
+
+def test_a_solution_of_the_cube_that_is_even_along_an_axis_is_that_of_a_square():
+    """The cube has half the square's side: the same state stands twice along each axis of the square."""
+    cube, square = GrayScott3D(), GrayScott()
+    start = square.start(3, [0, 1], 32)
+    start = start[:, :16, :16]  # any periodic state will do, and this one is, if it is said to be
+    flat = square.roll(start.repeat(1, 2, 2, 1), times(20.0))[:, 0, :16, :16]
+    for axis in (1, 2, 3):
+        shape = [-1] * 5
+        shape[axis] = 16
+        even = start.unsqueeze(axis).expand(shape)
+        end = cube.roll(even, times(20.0))[:, 0]
+        assert (end - flat.unsqueeze(axis)).abs().max() < 1e-12
+
+
+def test_steps_in_three_dimensions_are_of_fourth_order():
+    equation = GrayScott3D()
+    start = equation.start(0, [0], 24)
+    reference = equation.step(start, 1 / 4, 160)
+    errors = [(equation.step(start, 40 / steps, steps) - reference).norm() for steps in (10, 20)]
+    assert math.log2(float(errors[0] / errors[1])) > 3.5
+
+
+def test_starts_of_a_cube_are_of_both_kinds_the_same_on_every_grid_and_live_on():
+    equation = GrayScott3D()
+    start = equation.start(0, range(12), 16)
+    assert torch.equal(start[[7]], equation.start(0, [7], 16))
+    assert torch.allclose(equation.start(0, range(2), 48)[:, 1::3, 1::3, 1::3], start[:2], atol=1e-12)
+    assert start[..., 0].min() >= 0.5 and start[..., 0].max() <= 1 and start[..., 1].min() >= 0
+    assert 2 <= int((start[..., 1].amin((1, 2, 3)) < 1e-6).sum()) <= 10  # bumps far away are 0
+    assert (equation.roll(start[:4], times(200.0))[:, 0, ..., 1].amax((1, 2, 3)) > 0.1).all()
 
 
 def test_rates_without_patterns_are_refused():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ups.equations import DiffusionReaction, Equation, GrayScott, Incompressible, Vorticity, Wave
+from ups.equations import DiffusionReaction, Equation, GrayScott, GrayScott3D, Incompressible, Vorticity, Wave
 from ups.equations.base import balance
 from ups.equations.named import EQUATIONS, named_equation
 from ups.errors import UserError
@@ -73,6 +73,22 @@ def test_a_true_solution_balances_and_a_frozen_one_does_not(equation: Equation) 
     assert true < 0.2 * wrong
 
 
+def test_in_three_dimensions_frames_coarse_solver_and_balance_are_as_in_two() -> None:
+    equation = GrayScott3D(points=16, frames=2, duration=2.0)
+    batch = equation.solve(0, [3, 1])
+    assert torch.equal(equation.solve(0, [1]).values, batch.values[1:])
+    assert batch.values.shape == (2, 2, 16, 16, 16, 2) and batch.values.isfinite().all()
+    same, half = (equation.coarse(batch, points) for points in (16, 8))
+    assert half.shape == (2, 2, 8, 8, 8, 2)
+    change = (batch.values[:, -1] - batch.values[:, 0]).double().norm()
+    assert (same[:, -1] - batch.values[:, -1]).norm() < 0.7 * change
+    times = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    smooth = equation.roll(equation.start(0, [3, 1], 48), times)
+    frozen = smooth[:, :1].expand_as(smooth)
+    true, wrong = (balance(equation, v, times.expand(2, -1), {}).square().mean().sqrt() for v in (smooth, frozen))
+    assert true < 0.2 * wrong
+
+
 def test_the_rates_of_conserved_fields_sum_to_zero() -> None:
     for equation in (Incompressible(points=32, frames=2, duration=0.1), Vorticity(points=32, frames=2, duration=1.0)):
         batch = equation.solve(0, range(2))
@@ -82,7 +98,7 @@ def test_the_rates_of_conserved_fields_sum_to_zero() -> None:
 
 
 def test_they_are_known_by_name() -> None:
-    for equation in SMALL:
+    for equation in (*SMALL, GrayScott3D()):
         assert EQUATIONS[equation.name] is type(equation)
     assert named_equation("wave", {"medium": "layer"}) == Wave(medium="layer")
 

@@ -17,6 +17,8 @@ from ups.models.saved import ModelSpec, TrainedTask
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 16, parameters=("beta",), dt=0.1)
 FLOW = TaskSpec("flow", 2, (Channel("p"),), Boundary.all("value", 2), 1 / 8, static=("a",), steady=True)
 
+CUBE = TaskSpec("cube", 3, (Channel("u"),), Boundary.all("periodic", 3), parameters=("beta",), dt=0.1)
+
 
 def given(task: TaskSpec, n: int) -> tuple:
     grid = Grid.cell_centred((n,) * task.dimension)
@@ -26,7 +28,7 @@ def given(task: TaskSpec, n: int) -> tuple:
     return task.name, history, static, conditions, grid
 
 
-@pytest.mark.parametrize("task", [WAVES, FLOW], ids=lambda t: t.name)
+@pytest.mark.parametrize("task", [WAVES, FLOW, CUBE], ids=lambda t: t.name)
 def test_an_untrained_fno_changes_nothing_and_learns_with_every_parameter(task: TaskSpec) -> None:
     torch.manual_seed(0)
     network = FNO(task, width=8, modes=4, depth=2, padding=0.25)
@@ -46,23 +48,25 @@ def test_a_spectral_convolution_keeps_low_modes_and_drops_the_rest() -> None:
     assert torch.allclose(block.mix((low + high)[None, None])[0, 0], low, atol=1e-5)
 
 
-@pytest.mark.parametrize("space", [(32,), (9,), (6,), (16, 20), (9, 7), (6, 4)])
+@pytest.mark.parametrize("space", [(32,), (9,), (6,), (16, 20), (9, 7), (6, 4), (10, 9, 12), (5, 6, 4)])
 def test_modes_are_mixed_by_complex_matrices_and_all_others_are_zero(space: tuple[int, ...]) -> None:
     """Against the definition, frequency by frequency; the smaller grids have fewer of them than the block has modes."""
-    modes, kept, axes = 4, min(4, space[0] // 2), (-2, -1)[-len(space) :]
+    modes, axes = 4, tuple(range(-len(space), 0))
     block, x = FNOBlock(3, modes, len(space)).double(), torch.randn(2, 3, *space, dtype=torch.float64)
     a, b = block.spectral.unflatten(0, block.modes).chunk(2, -1)
     given = torch.fft.rfftn(x, dim=axes)
     out = torch.zeros_like(given)
-    limits = [kept, min(modes, (space[-1] + 1) // 2)][-len(space) :]
-    for corner, first in enumerate([0, space[0] - kept][: len(space)]):
+    bands = [min(modes, n // 2) for n in space[:-1]]
+    limits = [*bands, min(modes, (space[-1] + 1) // 2)]
+    for corner, above in enumerate(itertools.product((False, True), repeat=len(bands))):
+        first = [(n - kept) * far for n, kept, far in zip(space, bands, above, strict=False)]
         for mode in itertools.product(*map(range, limits)):
-            place = (first + mode[0], *mode[1:])
+            place = (*(start + k for start, k in zip(first, mode, strict=False)), mode[-1])
             out[:, :, *place] = given[:, :, *place] @ torch.complex(a[corner, *mode], -b[corner, *mode])
     assert torch.allclose(block.mix(x), torch.fft.irfftn(out, s=space, dim=axes))
 
 
-@pytest.mark.parametrize("space", [(32,), (9,), (6,), (16, 20), (9, 7), (6, 4)])
+@pytest.mark.parametrize("space", [(32,), (9,), (6,), (16, 20), (9, 7), (6, 4), (10, 9, 12), (5, 6, 4)])
 def test_what_is_transformed_back_is_a_real_signal_s_spectrum(
     space: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +84,9 @@ def test_what_is_transformed_back_is_a_real_signal_s_spectrum(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="cuFFT is a GPU's")
-@pytest.mark.parametrize("space", [(256,), (128,), (1000,), (8192,), (64, 64), (72, 72), (16, 256)])
+@pytest.mark.parametrize(
+    "space", [(256,), (128,), (1000,), (8192,), (64, 64), (72, 72), (16, 256), (32, 32, 32), (20, 36, 24)]
+)
 def test_a_gpu_mixes_as_a_cpu_does(space: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     block, x = FNOBlock(8, 8, len(space)), 1 + torch.randn(4, 8, *space)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from itertools import product
 
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from ups.bench.roofline import Counting
 from ups.data.draws import Draws
-from ups.fields import Boundary, Side
+from ups.fields import Boundary, Grid, Side
 from ups.kernels import INSTALLED, usable
+from ups.models.geometry import Frame
 from ups.models.operator import pointwise, spectral
-from ups.models.operator.spectral import Bases, beside, complex_as_real
+from ups.models.operator.spectral import Bases, Spectral, beside, complex_as_real
 
 pytestmark = pytest.mark.skipif(not (INSTALLED and torch.cuda.is_available()), reason="the kernels are a GPU's")
 
@@ -63,6 +65,33 @@ def test_neighbours_are_those_of_torch_with_their_gradients(shape: tuple[int, ..
     for axes in ((), (0,), tuple(range(len(shape) - 2))):
         bases = Bases("task", boundary, axes, (), ())
         both(lambda x, mixed, bases=bases: beside(x, mixed, bases, True), torch.randn(shape), torch.randn(shape))
+
+
+@pytest.mark.parametrize("modes", [3, 64])
+def test_a_block_in_three_dimensions_is_that_of_torch_with_its_gradients(modes: int) -> None:
+    """On a box with two periodic axes and walls, with neighbours along the bounded axis or along all three."""
+    around, walls = (Side("periodic"), Side("periodic")), (Side("value"), Side("flux"))
+    frame = Frame(Grid.cell_centred((8, 12, 10)), Boundary((around, around, walls)), (1, 1, 1))
+    torch.manual_seed(0)
+    architecture = Spectral({"box": frame}, width=16, modes=modes)
+    exact = architecture.block().double().train()
+    block = copy.deepcopy(exact).float().cuda()
+    here, there = (
+        architecture.tables("box", frame, lambda table, like=own.inner_bias: table.to(like)) for own in (exact, block)
+    )
+    assert here.local_axes == ((2,) if modes == 64 else (0, 1, 2))
+    torch.set_float32_matmul_precision("highest")
+    x, numbers, slopes = torch.randn(2, 8, 12, 10, 16), torch.randn(2, 48), torch.randn(2, 8, 12, 10, 16)
+    found, wanted = (
+        torch.autograd.grad(
+            own(given := x.to(like).requires_grad_(), said := numbers.to(like).requires_grad_(), tables),
+            [given, said, *own.parameters()],
+            slopes.to(like),
+        )
+        for own, tables, like in ((block, there, block.inner_bias), (exact, here, exact.inner_bias))
+    )
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert float((ours.cpu().double() - theirs).norm()) < 5e-6 * float(theirs.norm())
 
 
 def test_kernels_are_used_where_gradients_are_asked_for_and_hidden_from_who_counts() -> None:

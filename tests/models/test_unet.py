@@ -1,4 +1,4 @@
-"""The U-Net baseline in one and two dimensions, with and without walls."""
+"""The U-Net baseline in one to three dimensions, with and without walls."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ ROD = TaskSpec("rod", 1, (Channel("u"),), Boundary.all("flux", 1), 1 / 16, param
 FLOW = TaskSpec("flow", 2, (Channel("u"),), Boundary.all("value", 2), 1 / 8, static=("a",), steady=True)
 BASIN = TaskSpec("basin", 2, (Channel("u"),), TANK, 1 / 8, parameters=("beta",), dt=0.1)
 
+DUCT = TaskSpec("duct", 3, (Channel("u"),), Boundary((*TANK.sides, *TANK.sides[:1])), parameters=("beta",), dt=0.1)
+
 
 def given(task: TaskSpec, n: int) -> tuple:
     torch.manual_seed(1)
@@ -31,14 +33,15 @@ def given(task: TaskSpec, n: int) -> tuple:
     return task.name, torch.randn(2, task.history, *grid.shape, 1), static, conditions, grid
 
 
-@pytest.mark.parametrize("task", [WAVES, ROD, FLOW, BASIN], ids=lambda t: t.name)
+@pytest.mark.parametrize("task", [WAVES, ROD, FLOW, BASIN, DUCT], ids=lambda t: t.name)
 def test_an_untrained_unet_changes_nothing_and_learns_with_every_parameter(task: TaskSpec) -> None:
     torch.manual_seed(0)
-    network = UNet(task, (32,) * task.dimension, width=8)
+    points = 16 if task.dimension == 3 else 32
+    network = UNet(task, (points,) * task.dimension, width=8)
     assert len(network.down) == 4
-    assert not network(*given(task, 32)).any()
+    assert not network(*given(task, points)).any()
     torch.nn.init.normal_(network.last.weight)
-    network(*given(task, 32)).square().sum().backward()
+    network(*given(task, points)).square().sum().backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
 

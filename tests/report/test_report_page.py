@@ -7,11 +7,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from demo_report import advection_page, burgers_page, darcy_page, report_of, vortex_page
+import torch
+from demo_report import advection_page, burgers_page, cube_page, darcy_page, report_of, vortex_page
 from shapes import unchecked
 
+from ups.metrics import nrmse
 from ups.report.contents import Report, Sample
 from ups.report.html import page, write_report
+from ups.report.pictures import cuts_figure
 from ups.report.verdict import summary_rows
 
 
@@ -129,7 +132,8 @@ def test_a_model_that_fails_is_shown_as_failing_and_crashes_nothing():
         fno = sample.predictions["fno"] * np.exp(30 * np.linspace(0, 1, 41))[:, None, None]  # grows to 1e13
         fno[-1] = math.inf
         broken.append(replace(sample, predictions={**sample.predictions, "operator": ups, "fno": fno}))
-    growth = {**task.growth, "operator": np.where(np.arange(41) < 20, task.growth["operator"], math.nan)}
+    times, errors = task.growth["operator"]
+    growth = {**task.growth, "operator": (times, np.where(np.arange(41) < 20, errors, math.nan))}
     spectra = {
         **task.spectra,
         "operator": (task.spectra["operator"][0], np.full_like(task.spectra["operator"][1], math.nan)),
@@ -152,6 +156,26 @@ def test_all_nan_in_two_dimensions_is_drawn_as_well():
             for s in task.samples
         ]
         assert task.title in page(report_of([replace(task, samples=samples)]))
+
+
+def test_three_dimensions_are_drawn_as_a_plane_in_time_and_as_cuts_at_the_end():
+    task = cube_page(count=1)
+    text = page(report_of([task]))
+    assert text.count('data-sample="0" data-channel="1" hidden') == 2
+    data = json.loads(_data(text, "task-box-data"))
+    assert data["dimension"] == 2 and [len(axis) for axis in data["axes"]] == [24, 16]
+    both = (task.samples[0].predictions["fno"], task.samples[0].truth)
+    flat = nrmse(*(torch.from_numpy(values[None, ..., 6, :]) for values in both))
+    assert data["sequences"][0]["nrmse"]["fno"] == pytest.approx(flat[0].numpy())
+
+
+def test_cuts_go_through_the_middle_of_every_axis_and_their_errors_are_differences():
+    task = cube_page(count=1)
+    volume = task.samples[0].truth[-1, ..., 1]
+    panels = {axes.get_title(): axes for axes in cuts_figure(task, task.samples[0], 1).axes if axes.get_title()}
+    drawn = {title: np.asarray(axes.collections[0].get_array()).T for title, axes in panels.items()}
+    assert np.allclose(drawn["x = 0.521"], volume[12]) and np.allclose(drawn["y = 0.354"], volume[:, 8])
+    assert np.allclose(drawn["z = 0.271"], volume[:, :, 6]) and np.allclose(drawn["mean along z"], volume.mean(2))
 
 
 def test_a_report_without_curves_or_a_baseline_still_stands():

@@ -80,12 +80,15 @@ def train(
         pipeline.train(config, overrides or [], runs, profile)
 
 
-def evaluate(run: Run, as_json: Json = False) -> None:
+def evaluate(run: Run, gpus: Gpus = None, as_json: Json = False) -> None:
     """Measure a trained run on its test data. Persistence and what the run compares with stand beside it.
+
+    With --gpus that many supervised ranks share the test trajectories; no digit depends on how many they are.
 
     \b
     Example:
       ups evaluate runs/quickstart
+      ups evaluate runs/quickstart --gpus 8
       ups evaluate runs/quickstart --json > metrics.json
     """
     from ups import pipeline
@@ -93,7 +96,7 @@ def evaluate(run: Run, as_json: Json = False) -> None:
     from ups.track.progress import Progress
 
     Progress.silent = Progress.silent or as_json  # progress lines would break the JSON
-    metrics = pipeline.evaluate(run)
+    metrics = pipeline.evaluate(run) if gpus is None else pipeline.evaluate_on_ranks(run, gpus)
     print(json.dumps(metrics, indent=2) if as_json else metrics_table(metrics))
 
 

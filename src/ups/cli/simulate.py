@@ -36,7 +36,8 @@ def simulate(
         Path | None, typer.Option("--gif", metavar="FILE.gif", help="Also make a film (.gif, .mp4).")
     ] = None,
 ) -> None:
-    """Simulate with a trained run. The start comes from an .npz file (u0, and static fields by name), or from data.
+    """Simulate with a trained run. The start comes from an .npz file (u0; static fields and forcings by name; mask), or
+    from data.
 
     \b
     A data file (any that `ups data inspect` reads) gives the first frame of a trajectory, and its conditions.
@@ -69,8 +70,12 @@ def simulate(
     sim = load(run)
     if dataset is not None:
         fields, grid, named = _from_data(sim, dataset, str(start), task, trajectory)
-    u0 = (fields or {}).pop("u0", None)
-    result = sim.rollout(u0, steps, instants, {**(fields or {}), **parameters}, task=task or named, grid=grid)
+    given = fields or {}
+    u0, mask = given.pop("u0", None), given.pop("mask", None)
+    known = {name for learned in sim.tasks.values() for name in learned.spec.forcings}
+    forcings = {name: given.pop(name) for name in known & given.keys()}
+    conditions = {**given, **parameters}
+    result = sim.rollout(u0, steps, instants, conditions, task=task or named, grid=grid, forcings=forcings, mask=mask)
     for note in result.warnings:
         print(f"warning: {note}")
     print(result.save(out))
@@ -106,7 +111,7 @@ def _archived(start: Path) -> dict[str, Any] | None:
 def _from_data(
     sim: Simulator, dataset: Dataset, source: str, task: str | None, trajectory: int
 ) -> tuple[dict[str, Any], Grid, str]:
-    """The start and its conditions, their grid and the task."""
+    """The start and its conditions by name, their grid and the task."""
     name = task or (dataset.task if dataset.task in sim.tasks else next(iter(sim.tasks)))
     if name not in sim.tasks:
         raise UserError(f"this model has no task {name!r}; it has {', '.join(sim.tasks)}")
@@ -116,7 +121,10 @@ def _from_data(
             f"{source} has the channels {', '.join(dataset.channels)}, task {name!r} {', '.join(spec.channel_names)}; "
             "start from data of the task (--task NAME)"
         )
-    batch = dataset.read([trajectory], slice(0, 1))
-    given = {each: values[0] for each, values in {**batch.parameters, **batch.static}.items()}
-    fields = {each: value for each, value in given.items() if each in {*spec.parameters, *spec.static}}
+    batch = dataset.read([trajectory], slice(None) if spec.forcings else slice(0, 1))
+    given = {each: values[0] for each, values in {**batch.parameters, **batch.static, **batch.forcings}.items()}
+    known = {*spec.parameters, *spec.static, *spec.forcings}
+    fields = {each: value for each, value in given.items() if each in known}
+    if spec.masked and batch.mask is not None:
+        fields["mask"] = batch.mask[0]
     return (fields if spec.steady else fields | {"u0": batch.values[0, 0]}), dataset.grid, name

@@ -9,6 +9,7 @@ from ups.equations.darcy import Darcy as Darcy
 from ups.equations.diffusion_reaction import DiffusionReaction as DiffusionReaction
 from ups.equations.diffusion_sorption import DiffusionSorption as DiffusionSorption
 from ups.equations.gray_scott import GrayScott as GrayScott
+from ups.equations.gray_scott import GrayScott3D as GrayScott3D
 from ups.equations.incompressible import Incompressible as Incompressible
 from ups.equations.initial import RandomWaves as RandomWaves
 from ups.equations.kuramoto_sivashinsky import KuramotoSivashinsky as KuramotoSivashinsky

@@ -1,8 +1,14 @@
-"""Every number and every picture's data of a run, from its checkpoints and its test splits."""
+"""Every number and every picture's data of a run, from its checkpoints and its test splits.
+
+A test set is read, predicted and measured in pieces of `PIECE_BYTES`, and only numbers are kept of a piece: memory does
+not grow with the number of trajectories. Ranks take pieces in turn. Where a piece begins follows from the data alone,
+so no digit depends on the number of ranks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,20 +17,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.data.joined import Subset
+from ups.data.prepare.row_ranges import row_ranges
 from ups.data.sources import Source
+from ups.distributed.runtime.start import Runtime
 from ups.evaluation.labels import PERSISTENCE
+from ups.evaluation.numbers import Numbers, spectrum
 from ups.evaluation.scores import mean_entry, score
 from ups.evaluation.solver import compare
-from ups.fields import Batch, TaskSpec
-from ups.metrics import nrmse, power_spectrum
+from ups.fields import Batch, Dataset, Grid, TaskSpec
+from ups.metrics import MetricContext, nrmse, power_spectrum
 from ups.metrics.bootstrap import draws
-from ups.metrics.layout import Fields
+from ups.metrics.layout import Fields, filled
 from ups.models.predictor import MeanSolution, Persistence, Predictor
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import half_steps, one_step, read_all, rollout
+from ups.rollout.predict import half_steps, one_step, rollout
 from ups.rollout.predict import steady as solve
 from ups.rollout.schedule import SAME
 from ups.track.jsonl import plain
+from ups.track.tick import Tick
+
+PIECE_BYTES = 1 << 26
+"""Of the trajectories that are predicted and measured at once: 64 MiB, or one trajectory where it has more."""
+PICTURE_BYTES = 1 << 27
+"""Of each predictor's fields that are kept for pictures; of larger ones fewer frames are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +55,17 @@ class Evaluation:
     arrays: dict[str, np.ndarray]
 
 
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """What is kept of some trajectories: numbers by kind of prediction and predictor, how far two half steps end from a
+    whole one by predictor, and the last true frame's spectrum.
+    """
+
+    numbers: dict[str, dict[str, Numbers]]
+    apart: dict[str, Float[Tensor, " N"]]
+    spectrum: Float[Tensor, "N K"]
+
+
 def evaluate(
     predictors: Mapping[str, Predictor],
     model: str,
@@ -51,6 +78,8 @@ def evaluate(
     pictures: int,
     training_seconds: float,
     solved: int = 64,
+    runtime: Runtime | None = None,
+    tick: Tick | None = None,
 ) -> Evaluation:
     """Judge every predictor that knows the task on one test set, beside persistence, in physical units.
 
@@ -59,48 +88,95 @@ def evaluate(
     are predicted and scored; in one step every frame but the first is predicted. Persistence of a steady task is the
     training set's mean solution. Where training had lead times to compare, `half_steps` says how far two steps of half
     the longest end from one step of all of it.
+
+    Fields are measured on the device of the `runtime`, whose ranks share the work; only rank 0 sets solvers beside the
+    model and has arrays to draw.
     """
     if PERSISTENCE in predictors:
         raise ValueError(f"a predictor cannot be called {PERSISTENCE!r}: evaluation adds it itself")
-    task, steady = learned.spec.name, learned.spec.steady
+    task, test = learned.spec.name, source.tests[view]
+    steady, given = learned.spec.steady, 0 if learned.spec.steady else test.header.given
     judged = {name: predictor for name, predictor in predictors.items() if task in predictor.tasks}
     judged |= {PERSISTENCE: MeanSolution(learned, source.train) if steady else Persistence([learned])}
-    truth, given = read_all(source.tests[view]), source.tests[view].header.given
+    device = torch.device("cpu") if runtime is None else runtime.device
+    grid = Grid(tuple(axis.to(device) for axis in test.grid.positions), test.grid.extent)
+    spec, present = _present(learned.spec, test)
+    equation = source.solvers[0][0] if source.solvers else None
 
-    def hardest(predictor: Predictor, batch: Batch) -> Fields:
+    def hardest(who: str, batch: Batch) -> Fields:
         """What it makes of a batch that gives it as little as the task allows: a solve, or a rollout."""
-        return solve(predictor, task, batch) if steady else rollout(predictor, task, batch, given)
+        return solve(judged[who], task, batch) if steady else rollout(judged[who], task, batch, given)
 
-    spec, present = _present(learned.spec, truth)
-    metrics, errors = {}, {}
+    def measured(truth: Batch, kind: str, predict: Callable[[str], Fields], first: int) -> dict[str, Numbers]:
+        """Of the frames from `first` on, whose times count from the one before. One predictor's fields at a time."""
+        times = truth.times[:, first:] - (0 if steady else truth.times[:, first - 1 : first])
+        context = MetricContext(spec, times, grid, truth.mask, equation, truth.parameters, truth.static)
+        target = present(truth.values[:, first:])
+        return {who: Numbers.of(present(predict(who)), target, context) for who in judged}
 
-    def judge(kind: str, predicted: Mapping[str, Fields], first: int) -> None:
-        """Of the frames from `first` on, whose times count from the one before."""
-        times = truth.times[0, first:] - (0 if steady else truth.times[0, first - 1])
-        target, predicted = present(truth.values[:, first:]), {who: present(p) for who, p in predicted.items()}
-        metrics[kind] = score(spec, predicted, target, times, seed, resamples, model=model, grid=truth.grid)
-        errors[kind] = {who: plain(nrmse(values, target).flatten(1).mean(1)) for who, values in predicted.items()}
+    def piece(rows: range) -> Piece:
+        truth, apart = test.read(rows, slice(None)).to(device), {}
+        kinds = {"one_step" if steady else "rollout": (lambda who: hardest(who, truth), given)}
+        if not steady:
+            kinds = {"one_step": (lambda who: one_step(judged[who], task, truth), 1)} | kinds
+            if (half := _half(learned, truth)) is not None:
+                apart = {who: _apart(judged[who], task, truth, half, present) for who in judged if who != PERSISTENCE}
+        numbers = {kind: measured(truth, kind, *how) for kind, how in kinds.items()}
+        return Piece(numbers, apart, spectrum(truth.values, truth.mask))
 
-    if not steady:
-        judge("one_step", {name: one_step(p, task, truth) for name, p in judged.items()}, 1)
-        if (half := _half(learned, truth)) is not None:
-            apart = {name: _apart(p, task, truth, half, present) for name, p in judged.items() if name != PERSISTENCE}
-            metrics["one_step"]["half_steps"] = mean_entry(model, apart, draws(len(truth), seed, resamples))
-    predicted = {name: hardest(predictor, truth) for name, predictor in judged.items()}
-    judge("one_step" if steady else "rollout", predicted, 0 if steady else given)
+    ranges = list(row_ranges(test, len(test.times), PIECE_BYTES))
+    pieces = _shared(f"evaluation of {view}", ranges, piece, runtime, tick)
+    whole = {
+        kind: {who: Numbers.joined([part.numbers[kind][who] for part in pieces]) for who in judged}
+        for kind in pieces[0].numbers
+    }
+    metrics = {kind: score(found, seed, resamples, model=model) for kind, found in whole.items()}
+    if pieces[0].apart:
+        apart = {who: torch.cat([part.apart[who] for part in pieces]) for who in pieces[0].apart}
+        metrics["one_step"]["half_steps"] = mean_entry(model, apart, draws(len(test), seed, resamples))
+    errors = {kind: {who: plain(n.metrics["nrmse"]) for who, n in found.items()} for kind, found in whole.items()}
+    if runtime is not None and runtime.rank > 0:
+        return Evaluation(metrics, errors, None, {})
     solver = None
     if source.solvers and solved:
-        found = compare(source.solvers, lambda batch: hardest(judged[model], batch), training_seconds, solved)
-        solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
-    arrays = _arrays(learned, truth, predicted, 0 if steady else given, pictures, present)
+        compared = compare(source.solvers, lambda batch: hardest(model, batch), training_seconds, solved, PIECE_BYTES)
+        solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(compared).items()}
+    arrays = _pictured(learned, test, list(judged), hardest, given, pictures, device)
+    arrays |= _curves(test, whole["one_step" if steady else "rollout"], given)
+    arrays["spectrum_truth"] = torch.cat([part.spectrum for part in pieces]).mean(0).numpy()
     return Evaluation(metrics, errors, solver, arrays)
 
 
-def _present(spec: TaskSpec, truth: Batch) -> tuple[TaskSpec, Callable[[Fields], Fields]]:
+def _shared(
+    what: str, ranges: Sequence[range], work: Callable[[range], Piece], runtime: Runtime | None, tick: Tick | None
+) -> list[Piece]:
+    """`work` of every range, in order, on every rank: ranks take ranges in turn."""
+    rank, size = (0, 1) if runtime is None else (runtime.rank, runtime.size)
+
+    def own(check: Callable[[], None] = lambda: None) -> list[Piece]:
+        done = []
+        for rows in ranges[rank::size]:
+            done.append(work(rows))
+            check()
+            if tick is not None:
+                tick(rows.stop, ranges[-1].stop)
+        return done
+
+    parts = [own()] if runtime is None else runtime.together(what, own)
+    return [parts[number % size][number // size] for number in range(len(ranges))]
+
+
+def _present(spec: TaskSpec, test: Dataset) -> tuple[TaskSpec, Callable[[Fields], Fields]]:
     """The task with the channels that are anything but zero in a test set, and what takes them from fields: against a
-    channel that is zero throughout, no error is relative. All, where all are zero.
+    channel that is zero throughout, no error is relative. All, where all are zero. Reads no further than it must.
     """
-    places = truth.values.flatten(0, -2).any(0).nonzero().flatten().tolist() or list(range(len(spec.channels)))
+    seen = torch.zeros(len(spec.channels), dtype=torch.bool)
+    for rows in row_ranges(test, len(test.times), PIECE_BYTES):
+        batch = test.read(rows, slice(None))
+        seen |= filled(batch.values, batch.mask).flatten(0, -2).any(0)
+        if seen.all():
+            break
+    places = seen.nonzero().flatten().tolist() or list(range(len(spec.channels)))
     if len(places) == len(spec.channels):
         return spec, lambda fields: fields
     channels = tuple(spec.channels[place] for place in places)
@@ -111,7 +187,7 @@ def _present(spec: TaskSpec, truth: Batch) -> tuple[TaskSpec, Callable[[Fields],
 
 def _half(learned: TrainedTask, truth: Batch) -> int | None:
     """Half of the most frames that a step may span in the trained range of lead times; None where half is too short."""
-    if len(learned.leads) < 2:
+    if len(learned.leads) < 2 or learned.spec.dt is None:
         return None
     dt = float(truth.times[0, 1] - truth.times[0, 0])
     half = int(max(learned.leads) / dt * (1 + SAME) / 2)
@@ -123,35 +199,44 @@ def _apart(
 ) -> Float[Tensor, " N"]:
     """The nRMSE of two half steps, were one whole step the truth: 0 for a simulator that is one at every lead time."""
     twice, once = half_steps(predictor, task, truth, half)
-    return nrmse(present(twice), present(once)).flatten(1).mean(1).double()
+    return nrmse(present(twice), present(once), truth.mask).flatten(1).mean(1).double().cpu()
 
 
-def _arrays(
+def _pictured(
     learned: TrainedTask,
-    truth: Batch,
-    predictions: Mapping[str, Fields],
+    test: Dataset,
+    names: Sequence[str],
+    hardest: Callable[[str, Batch], Fields],
     given: int,
     pictures: int,
-    present: Callable[[Fields], Fields],
+    device: torch.device,
 ) -> dict[str, np.ndarray]:
-    """A few trajectories to look at, spread over the test set, and the curves over all of it; given frames are true."""
-    chosen = torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()
-    target = truth.values[:, given:]
-    arrays = {"chosen": chosen.numpy(), "truth": truth.values[chosen].numpy()}
-    arrays |= {"times": (truth.times[0] - truth.times[0, 0]).numpy()}
-    arrays |= {f"axis_{i}": p.numpy() for i, p in enumerate(truth.grid.positions)}
-    arrays |= {f"static_{n}": f[chosen].numpy() for n, f in truth.static.items()}
-    arrays |= {f"parameter_{n}": truth.parameters[n][chosen].numpy() for n in learned.spec.parameters}
-    for who, values in predictions.items():
-        arrays[f"prediction_{who}"] = torch.cat([truth.values[chosen, :given], values[chosen]], 1).numpy()
-        growth = nrmse(present(values), present(target)).mean((0, 2))
-        arrays[f"growth_{who}"] = torch.cat([torch.zeros(given), growth.float()]).numpy()
-        arrays[f"spectrum_{who}"] = _spectrum(values[:, -1:])
-    arrays["spectrum_truth"] = _spectrum(target[:, -1:])
-    arrays["wavenumbers"] = power_spectrum(target[:1, -1:])[0].numpy()
+    """A few trajectories to look at, spread over the test set, predicted once more; given frames are true."""
+    count = min(pictures, len(test))
+    chosen = torch.linspace(0, len(test) - 1, count).round().long()
+    few, last = Subset(test, chosen.tolist()), len(test.times) - 1
+    one = count * test.header.dtype.itemsize * len(test.channels) * math.prod(test.grid.shape)
+    frames = torch.linspace(0, last, min(last + 1, max(2, PICTURE_BYTES // one))).round().long()
+    parts: dict[str, list[Tensor]] = {}
+    for rows in row_ranges(few, len(test.times), PIECE_BYTES):
+        truth = few.read(rows, slice(None)).to(device)
+        found = {"truth": truth.values[:, frames], **{f"static_{n}": f for n, f in truth.static.items()}}
+        found |= {f"parameter_{n}": truth.parameters[n] for n in learned.spec.parameters}
+        for who in names:
+            values = torch.cat([truth.values[:, :given], hardest(who, truth)], 1)
+            found[f"prediction_{who}"] = values[:, frames]
+        for name, tensor in found.items():
+            parts.setdefault(name, []).append(tensor.cpu())
+    arrays = {"chosen": chosen.numpy(), "frames": frames.numpy()}
+    return arrays | {name: torch.cat(own).numpy() for name, own in parts.items()}
+
+
+def _curves(test: Dataset, found: Mapping[str, Numbers], given: int) -> dict[str, np.ndarray]:
+    """Error over time and spectra, means over all of the test set."""
+    arrays = {"times": (test.times - test.times[0]).numpy()}
+    arrays |= {f"axis_{axis}": positions.numpy() for axis, positions in enumerate(test.grid.positions)}
+    for who, numbers in found.items():
+        arrays[f"growth_{who}"] = torch.cat([torch.zeros(given), numbers.growth.mean(0).float()]).numpy()
+        arrays[f"spectrum_{who}"] = numbers.spectrum.mean(0).numpy()
+    arrays["wavenumbers"] = power_spectrum(torch.zeros(1, 1, *test.grid.shape, 1))[0].numpy()
     return arrays
-
-
-def _spectrum(last: Fields) -> np.ndarray:
-    """Mean power over samples and channels at the final time."""
-    return power_spectrum(last)[1].mean((0, 1, 3)).numpy()

@@ -1,4 +1,4 @@
-"""Predictions and truth → the numbers of `metrics.json`, with 95 % bootstrap intervals over test trajectories."""
+"""Numbers of each trajectory → the numbers of `metrics.json`, with 95 % bootstrap intervals over test trajectories."""
 
 from __future__ import annotations
 
@@ -11,44 +11,27 @@ from torch import Tensor
 
 from ups.errors import GaveUp
 from ups.evaluation.labels import PERSISTENCE
-from ups.fields import Grid, TaskSpec
-from ups.metrics import MetricContext, metrics, pooled_nrmse
+from ups.evaluation.numbers import Numbers
 from ups.metrics.bootstrap import central, draws, resampled_means
-from ups.metrics.layout import Fields
 from ups.track.jsonl import plain
 
 RESERVED = ("model", "truth", "ci95", "ci95_of", "ratio95_of")
 
 
-def per_sample(context: MetricContext, prediction: Fields, truth: Fields) -> dict[str, Float[Tensor, " N"]]:
-    """Every registered metric that has a meaning for the task, as one number a sample."""
-    return {name: metric(prediction, truth, context) for name, metric in metrics().items() if metric.applies(context)}
-
-
-def score(
-    spec: TaskSpec,
-    predictions: Mapping[str, Fields],
-    truth: Fields,
-    times: Float[Tensor, " T"],
-    seed: int,
-    resamples: int,
-    *,
-    model: str,
-    grid: Grid,
-) -> dict[str, dict[str, Any]]:
-    """{metric: {"model", "persistence", own names …, "ci95", "ci95_of", "ratio95_of"}} for one view.
+def score(found: Mapping[str, Numbers], seed: int, resamples: int, *, model: str) -> dict[str, dict[str, Any]]:
+    """{metric: {"model", "persistence", own names …, "ci95", "ci95_of", "ratio95_of"}} for one view, from the numbers
+    of every predictor's trajectories.
 
     `model` is the name of the predictor that also stands under "model", and whose interval is "ci95"; "ci95_of" has
     the interval of every predictor by its own name, "ratio95_of" that of the model's value over each other's: both of
     the same trajectories, since some are hard for everybody.
     """
-    if model not in predictions:
-        raise ValueError(f"the model is {model!r}, predictions are there of {', '.join(predictions)}")
-    if taken := [name for name in predictions if name in RESERVED]:
+    if model not in found:
+        raise ValueError(f"the model is {model!r}, predictions are there of {', '.join(found)}")
+    if taken := [name for name in found if name in RESERVED]:
         raise ValueError(f"a predictor cannot be called {taken[0]!r}: metrics.json has another meaning for it")
-    context = MetricContext(spec, times.expand(len(truth), -1), grid)
-    table = {who: per_sample(context, values, truth) for who, values in predictions.items()}
-    drawn = draws(len(truth), seed, resamples)
+    table = {who: numbers.metrics for who, numbers in found.items()}
+    drawn = draws(len(found[model].growth), seed, resamples)
     result: dict[str, dict[str, Any]] = {}
     for name in table[model]:
         result[name] = mean_entry(model, {who: values[name] for who, values in table.items()}, drawn)
@@ -58,10 +41,11 @@ def score(
         {who: values.quantile(0.5) for who, values in errors.items()},
         {who: values[drawn].quantile(0.5, dim=1) for who, values in errors.items()},
     )
+    every = torch.arange(len(found[model].growth))[None]
     result["nrmse_pooled"] = _entry(
         model,
-        {who: pooled_nrmse(values, truth).mean() for who, values in predictions.items()},
-        {who: _pooled(values, truth, drawn) for who, values in predictions.items()},
+        {who: _pooled(numbers, every)[0] for who, numbers in found.items()},
+        {who: _pooled(numbers, drawn) for who, numbers in found.items()},
     )
     return result
 
@@ -85,15 +69,12 @@ def _ends(resampled: Float[Tensor, " R"]) -> list[float | None]:
     return [plain(end) for end in central(resampled)]
 
 
-def _pooled(prediction: Fields, truth: Fields, drawn: Tensor) -> Float[Tensor, " R"]:
-    """The pooled nRMSE of every resample."""
-    space = tuple(range(2, truth.dim() - 1))
-    error = (prediction.double() - truth.double()).square().mean(space).flatten(1)
-    size = truth.double().square().mean(space).flatten(1)
+def _pooled(numbers: Numbers, drawn: Int[Tensor, "R N"]) -> Float[Tensor, " R"]:
+    """The pooled nRMSE of every resample, the mean over times and channels."""
     weights = torch.zeros(drawn.shape, dtype=torch.float64).scatter_add_(
         1, drawn, torch.ones(drawn.shape, dtype=torch.float64)
     )
-    return ((weights @ error) / (weights @ size)).sqrt().mean(1)
+    return ((weights @ numbers.squared_error) / (weights @ numbers.squared_truth)).sqrt().mean(1)
 
 
 def not_finite(tasks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ups.data.joined import Subset
+from ups.data.prepare.row_ranges import row_ranges
 from ups.equations import Equation
 from ups.fields import Batch, Dataset
 from ups.metrics import nrmse
 from ups.models.interpolation import on_grid
-from ups.rollout.predict import read_all
 
 LEVELS = 4
 
@@ -51,35 +52,51 @@ def compare(
     predict: Callable[[Batch], Tensor],
     training_seconds: float,
     trajectories: int = 64,
+    at_once: int | None = None,
 ) -> Comparison:
-    """The model and ever coarser solvers on the same test trajectories, in the same batches.
+    """The model and ever coarser solvers on the same test trajectories, in the same batches, of `at_once` bytes each.
 
     `predict` gives the model's frames (all but the first, or the only one of a steady task).
     """
-    batches = [(equation, read_all(data, max(1, trajectories // len(parts)))) for equation, data in parts]
-    finest = batches[0][1].grid.shape[0]
+    few = [(equation, _spread(data, max(1, trajectories // len(parts)))) for equation, data in parts]
+    finest = few[0][1].grid.shape[0]
     coarser = [finest // 2**level for level in range(LEVELS) if finest % 2**level == 0 and finest // 2**level >= 8]
-    rows = tuple(Coarse(n, *_judged(batches, lambda equation, batch, n=n: equation.coarse(batch, n))) for n in coarser)
-    model_nrmse, model_seconds = _judged(batches, lambda _, batch: predict(batch))
+    rows = tuple(
+        Coarse(n, *_judged(few, lambda equation, batch, n=n: equation.coarse(batch, n), at_once)) for n in coarser
+    )
+    model_nrmse, model_seconds = _judged(few, lambda _, batch: predict(batch), at_once)
     good = [i for i, row in enumerate(rows) if row.nrmse <= model_nrmse]
     equal = min(good, key=lambda i: rows[i].seconds, default=None)
     saved = rows[equal].seconds - model_seconds if equal is not None else 0.0
     return Comparison(rows, model_nrmse, model_seconds, equal, training_seconds / saved if saved > 0 else None)
 
 
+def _spread(data: Dataset, most: int) -> Dataset:
+    """So many trajectories, evenly over all: every parameter value of joined files is there."""
+    places = torch.linspace(0, len(data) - 1, min(len(data), most)).round().long()
+    return Subset(data, places.tolist())
+
+
 def _judged(
-    batches: Sequence[tuple[Equation, Batch]], work: Callable[[Equation, Batch], Tensor]
+    parts: Sequence[tuple[Equation, Dataset]], work: Callable[[Equation, Batch], Tensor], at_once: int | None
 ) -> tuple[float, float]:
-    """Mean nRMSE over the predicted frames, and seconds a trajectory (the second call's: the first makes tables)."""
+    """Mean nRMSE over the predicted frames, and seconds a trajectory. The first batch of a size is done twice and the
+    second call counts: the first one makes tables.
+    """
     errors: list[Tensor] = []
     seconds = 0.0
-    for equation, batch in batches:
-        work(equation, batch)
-        began = time.perf_counter()
-        values = work(equation, batch).cpu()
-        seconds += time.perf_counter() - began
-        if values.shape[2:-1] != batch.grid.shape:
-            values = on_grid(values, batch.grid, batch.boundary.periodic)
-        frames = max(1, batch.values.shape[1] - 1)
-        errors.append(nrmse(values[:, -frames:], batch.values[:, -frames:].double()).flatten(1).mean(1))
-    return float(torch.cat(errors).mean()), seconds / sum(len(batch) for _, batch in batches)
+    for equation, data in parts:
+        known: set[int] = set()
+        for rows in row_ranges(data, len(data.times), at_once):
+            batch = data.read(rows, slice(None))
+            if len(batch) not in known:
+                work(equation, batch)
+                known.add(len(batch))
+            began = time.perf_counter()
+            values = work(equation, batch).cpu()
+            seconds += time.perf_counter() - began
+            if values.shape[2:-1] != batch.grid.shape:
+                values = on_grid(values, batch.grid, batch.boundary.periodic)
+            frames = max(1, batch.values.shape[1] - 1)
+            errors.append(nrmse(values[:, -frames:], batch.values[:, -frames:].double()).flatten(1).mean(1))
+    return float(torch.cat(errors).mean()), seconds / sum(len(data) for _, data in parts)

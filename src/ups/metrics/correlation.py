@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.metrics.layout import Fields, Mask, aligned, filled, mean
+from ups.metrics.layout import Fields, Mask, aligned, filled, frame_by_frame, mean
 
 
+@frame_by_frame
 def correlation(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
     """Pearson correlation over space, ⟨p'y'⟩ / √(⟨p'²⟩⟨y'²⟩) with primes for the deviation from the spatial mean.
 

@@ -16,9 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.metrics.layout import Fields, Mask, aligned, filled, mean
+from ups.metrics.layout import Fields, Mask, aligned, filled, frame_by_frame, mean
 
 
+@frame_by_frame
 def nrmse(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
     """√⟨(prediction − truth)²⟩ₓ / √⟨truth²⟩ₓ: 0 is exact, 1 is as bad as predicting zero."""
     prediction, truth, space = aligned(prediction, truth)
@@ -34,21 +35,41 @@ def pooled_nrmse(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[
 
 def vrmse(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
     """√⟨e²⟩ₓ / √Var(truth), the variance over space and time (divided by the count): 1 is predicting the mean."""
+    own, squared = _moments(truth, truth, mask).unbind(-1)
+    variance = (squared + (own - own.mean(1, keepdim=True)).square()).mean(1, keepdim=True)
+    return squared_error(prediction, truth, mask).sqrt() / variance.sqrt()
+
+
+@frame_by_frame
+def squared_error(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
+    """⟨e²⟩ₓ, of which pooled errors are made."""
     prediction, truth, space = aligned(prediction, truth)
-    if mask is None:
-        variance = truth.var((1, *space), correction=0, keepdim=True)
-    else:
-        centred = truth - mean(truth, (1, *space), mask, keepdim=True)
-        variance = mean(centred.square(), (1, *space), mask, keepdim=True)
-    return mean((prediction - truth).square(), space, mask).sqrt() / variance.sqrt().flatten(1, -2)
+    return mean((prediction - truth).square(), space, mask)
 
 
+@frame_by_frame
+def squared_truth(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
+    """⟨y²⟩ₓ."""
+    _, truth, space = aligned(prediction, truth)
+    return mean(truth.square(), space, mask)
+
+
+@frame_by_frame
+def _moments(field: Fields, _: Fields, mask: Mask = None) -> Float[Tensor, "N T C 2"]:
+    """The mean over space of each frame, and the mean square of what differs from it."""
+    values, _, space = aligned(field, field)
+    centre = mean(values, space, mask, keepdim=True)
+    return torch.stack([centre.flatten(2), mean((values - centre).square(), space, mask)], -1)
+
+
+@frame_by_frame
 def max_error(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
     """max over space of |e|, in the channel's own unit."""
     prediction, truth, space = aligned(prediction, truth)
     return filled((prediction - truth).abs(), mask).amax(space)
 
 
+@frame_by_frame
 def boundary_rmse(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
     """√⟨e²⟩ over the outermost points (first or last along any axis) of the box, in the channel's own unit."""
     prediction, truth, space = aligned(prediction, truth)
@@ -64,10 +85,11 @@ def boundary_rmse(prediction: Fields, truth: Fields, mask: Mask = None) -> Float
 
 def relative_l2(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, " N"]:
     """‖e‖ / ‖y‖ with norms over time, space and channels together: the number of the operator-learning papers."""
-    prediction, truth, _ = aligned(prediction, truth)
-    return filled(prediction - truth, mask).flatten(1).norm(dim=1) / filled(truth, mask).flatten(1).norm(dim=1)
+    error, size = (own(prediction, truth, mask).flatten(1).sum(1) for own in (squared_error, squared_truth))
+    return (error / size).sqrt()
 
 
+@frame_by_frame
 def conserved_error(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
     """|⟨prediction⟩ₓ − ⟨truth⟩ₓ|: what was created or lost, in the channel's own unit."""
     prediction, truth, space = aligned(prediction, truth)

@@ -6,6 +6,9 @@ whatever they hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -15,6 +18,26 @@ Fields = Float[Tensor, "N T *space C"]
 
 Mask = Bool[Tensor, "N *space"] | None
 """The cells of each sample that are part of its domain; None: all."""
+
+
+AT_ONCE = 2**24
+"""So many numbers of a field are measured at once, of each sample at least a frame: in float64 they are 128 MiB."""
+
+
+def frame_by_frame(measure: Callable[[Fields, Fields, Mask], Tensor]) -> Callable[..., Tensor]:
+    """A measure (N, T, …) that looks at each time by itself, a few frames at a time: copies in float64, squares and
+    spectra of a long trajectory would be many times as large as itself.
+    """
+
+    @wraps(measure)
+    def measured(prediction: Fields, truth: Fields, mask: Mask = None) -> Tensor:
+        frames = max(1, AT_ONCE * truth.shape[1] // max(1, truth.numel()))
+        if frames >= truth.shape[1] or prediction.shape != truth.shape:
+            return measure(prediction, truth, mask)
+        parts = zip(prediction.split(frames, 1), truth.split(frames, 1), strict=True)
+        return torch.cat([measure(own, true, mask) for own, true in parts], 1)
+
+    return measured
 
 
 def space_axes(field: Fields) -> tuple[int, ...]:

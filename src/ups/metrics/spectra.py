@@ -15,12 +15,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.metrics.layout import Fields, Mask, aligned, filled, space_axes
+from ups.metrics.layout import Fields, Mask, aligned, filled, frame_by_frame, space_axes
 
 BANDS: tuple[tuple[str, int, float], ...] = (("low", 0, 5), ("middle", 5, 13), ("high", 13, math.inf))
 """Name, first |k| and the |k| before which it ends: PDEBench's bands, 0 to 4, 5 to 12, 13 and above."""
 
 
+@frame_by_frame
 def spectral_error(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C 3"]:
     """√(Σ_{|k| in band} |êₖ|²) / √⟨y²⟩ₓ in the three `BANDS`: where in scale the nRMSE sits.
 

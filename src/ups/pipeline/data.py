@@ -8,12 +8,17 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from ups.data.agreement import task_of
 from ups.data.inputs import Outline, check_inputs
 from ups.data.prepare.cached import cached
-from ups.data.sources import Source, check_source, open_source
+from ups.data.sources import Source, check_source, equations_of, open_source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped
+from ups.models.architectures import ARCHITECTURES
+from ups.models.network import refuse_conditions
+from ups.models.predictor import PREDICTORS
 from ups.pipeline.config import RunConfig
+from ups.pipeline.memory import check_memory
 from ups.pipeline.phase_seconds import note_seconds, seconds_of
 from ups.track.progress import Progress
 from ups.training.data import TaskData, prepare
@@ -50,8 +55,12 @@ def data_of(
     runtime.in_turn("look at the inputs", partial(look_at_inputs, config, directory))
     with _displays() as show:
         for name, task in config.tasks.items():
+            if task.make is not None:  # before it is made
+                grid = equations_of(name, task.make)[0][1].grid
+                check_memory(config, task_of(name, task), grid, runtime.device)
             opened = partial(_opened, runtime, config, directory, name, show)
             sources[name] = runtime.in_turn(f"open {name}", opened)
+            check_memory(config, sources[name].spec, sources[name].train.grid, runtime.device)
             tasks[name] = prepare(
                 runtime,
                 sources[name],
@@ -69,6 +78,7 @@ def data_of(
 
 def look_at_inputs(config: RunConfig, directory: Path) -> dict[str, Outline]:
     """Those of all tasks, for every training that is to come: each needs trajectories long enough for its rollouts."""
+    _check_conditions(config)
     trained: dict[tuple[int, int], set[str]] = {}
     for training, tasks in config.each_training().values():
         unroll, stride = (
@@ -82,6 +92,18 @@ def look_at_inputs(config: RunConfig, directory: Path) -> dict[str, Outline]:
         folder, seed = directory / "data", config.data_seed
         found |= check_inputs(tasks, config.data, folder, seed=seed, unroll=unroll, stride=stride)
     return found
+
+
+def _check_conditions(config: RunConfig) -> None:
+    """Refuse tasks with conditions that a network or a predictor of the run cannot use."""
+    specs = [task_of(name, task) for name, task in config.tasks.items()]
+    for name, stage in config.each_stage().items():
+        if (architecture := getattr(stage, "architecture", None)) is not None:  # of kinds that have one
+            refuse_conditions(f"stages.{name} ({architecture})", ARCHITECTURES[architecture].takes, specs)
+    for name, compared in config.each_compared().items():
+        refuse_conditions(f"compare.{name}", ARCHITECTURES[compared.architecture].takes, specs)
+    for name, compared in config.each_untrained().items():
+        refuse_conditions(f"compare.{name}", PREDICTORS[compared.predictor].takes, specs)
 
 
 def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, show: Callable[..., None]) -> Source:

@@ -7,12 +7,15 @@ docs/universal.md and docs/results.md have the measurements.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ups.data.agreement import task_of
+from ups.data.sources import equations_of
+from ups.fields import Grid
 
 if TYPE_CHECKING:
     from ups.pipeline.config import ComparedConfig, RunConfig
@@ -40,14 +43,20 @@ TRAINING = {
 }
 POINTS = {"cuda": 16384, "cpu": 1536}
 """Latent points of a task in a step: about as many as keep the device busy."""
+POINTS_3D = {"cuda": 65536, "cpu": 1536}
+"""The same where all tasks are of three dimensions: two samples of 32³ on a GPU."""
+LATENTS_3D = {"cuda": 2**21, "cpu": 2**12}
+"""So many latents of a sample in three dimensions, at most: one for every point of 128³, or of 16³."""
 FNO: dict[str, dict[int, dict[str, Any]]] = {
     "cuda": {
         1: {"width": 64, "modes": 64, "training": {"batch_size": 64}},
         2: {"width": 32, "modes": 24, "training": {"batch_size": 16, "learning_rate": 6e-3}},
+        3: {"width": 32, "modes": 10, "training": {"batch_size": 4, "learning_rate": 6e-3}},
     },
     "cpu": {
         1: {"width": 32, "modes": 64, "training": {"batch_size": 16}},
         2: {"width": 16, "modes": 8, "training": {"batch_size": 8, "learning_rate": 2.5e-2}},
+        3: {"width": 12, "modes": 4, "training": {"batch_size": 2, "learning_rate": 2.5e-2}},
     },
 }
 """An FNO's sizes and training, by the dimension of its task."""
@@ -111,7 +120,11 @@ def _choices(config: RunConfig, device: str) -> Iterator[Choice]:
         yield Choice(("training", key), value, f"{trials} {where}")
     if config.training.batch_size is None:
         why = f"latent points of a task in a step that keep the device busy {where}; its samples follow from its grid"
-        yield Choice(("training", "sampling", "points"), POINTS[device], why)
+        boxes = all(task_of(name, task).dimension == 3 for name, task in config.tasks.items())
+        yield Choice(("training", "sampling", "points"), (POINTS_3D if boxes else POINTS)[device], why)
+    for name, task in config.tasks.items():
+        if task.make is not None and task.latent_spacing is None:  # of files the grid is not known yet
+            yield from _latents(name, equations_of(name, task.make)[0][1].grid, device)
     trained = {("stages", name): stage for name, stage in config.each_stage().items()}
     trained |= {("compare", name): compared for name, compared in config.each_compared().items()}
     for at, settings in trained.items():
@@ -124,9 +137,24 @@ def _choices(config: RunConfig, device: str) -> Iterator[Choice]:
                 yield from _fno(("compare", name), compared, task, task_of(task, settings).dimension, device)
 
 
+def _latents(task: str, grid: Grid, device: str) -> Iterator[Choice]:
+    """A latent for every point, unless a box has too many of them."""
+    points, most = math.prod(grid.shape), LATENTS_3D[device]
+    if grid.dimension < 3 or points <= most:
+        return
+    cells = [cell for cell in range(2, 9) if all(n % cell == 0 for n in grid.shape)]
+    if not cells:
+        return  # none divides it; what does not fit is refused (memory.py)
+    cell = next((cell for cell in cells if points <= most * cell**3), cells[-1])
+    why = f"{points:,} latents, one a point, would take too long a step; each now stands for {cell}³ points"
+    yield Choice(("tasks", task, "latent_spacing"), cell * max(grid.spacing), why)
+
+
 def _fno(at: tuple[str, ...], compared: ComparedConfig, task: str, dimension: int, device: str) -> Iterator[Choice]:
     """For one task, unless the family has it for all."""
     why = f"the best of trials of FNOs in {dimension}D, " + ("15 s each" if device == "cuda" else "a minute each")
+    if dimension == 3:
+        why = "the best of FNOs in 2D, with as many modes as a box leaves time for"
     sizes = FNO[device].get(dimension, {})
     for key, value in sizes.items():
         if key != "training" and key not in compared.model_fields_set:

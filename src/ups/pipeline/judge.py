@@ -1,4 +1,6 @@
-"""Every number of a run: each view of each task by each predictor, then `metrics.json` in one act."""
+"""Every number of a run: each view of each task by each predictor, then `metrics.json` in one act. Ranks share the
+trajectories; rank 0 writes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ def judge(
     sources: dict[str, Source],
     command: str,
 ) -> dict[str, Any]:
+    """What it writes to `metrics.json`; nothing on ranks that do not write."""
     began = time.monotonic()
     stages, families = stage_plans(config, tasks, directory), compared_plans(config, tasks, directory)
     done = {family: {part: plan for part, plan in plans.items() if _ended(plan)} for family, plans in families.items()}
@@ -51,9 +54,17 @@ def judge(
     trained |= {f"{family}_{part}": _progress(plan) for family, plans in done.items() for part, plan in plans.items()}
     views = [(name, view) for name, source in sources.items() for view in source.tests]
     found: dict[str, Evaluation] = {}
-    with Progress("evaluating", total=len(views), unit="test sets") as progress:
-        for number, (name, view) in enumerate(views):
-            found[view] = evaluate(
+    folder, done_before = directory / "evaluation", 0
+    folder.mkdir(exist_ok=True)
+    with Progress("evaluating", sum(len(sources[n].tests[v]) for n, v in views), "trajectories") as progress:
+        for name, view in views:
+
+            def tick(measured: int, _: int, view: str = view, before: int = done_before) -> None:
+                progress.update(before + measured, view)
+                runtime.heartbeat.mark("validate")
+                runtime.check_stop("training is finished and saved; evaluation starts again")
+
+            evaluation = evaluate(
                 {who: predictor for who, predictor in predictors.items() if name in predictor.tasks},
                 model,
                 predictors[model].tasks[name],
@@ -64,16 +75,16 @@ def judge(
                 pictures=config.evaluation.pictures,
                 solved=config.evaluation.solved,
                 training_seconds=sum(trained[stage]["seconds"] for stage in stages),
+                runtime=runtime,
+                tick=tick,
             )
-            progress.update(number + 1, view)
+            done_before += len(sources[name].tests[view])
+            if runtime.rank == 0:
+                _write_arrays(folder / f"{view}.npz", evaluation.arrays)
+            found[view] = replace(evaluation, arrays={})
             runtime.check_stop("training is finished and saved; evaluation starts again")
-    folder = directory / "evaluation"
-    folder.mkdir(exist_ok=True)
-    for view, evaluation in found.items():
-        temporary = folder / f".{view}.npz.tmp"
-        with temporary.open("wb") as file:
-            np.savez(file, **evaluation.arrays)  # pyright: ignore[reportArgumentType]
-        os.replace(temporary, folder / f"{view}.npz")
+    if runtime.rank > 0:
+        return {}
     write(folder / "errors.json", json.dumps({view: evaluation.errors for view, evaluation in found.items()}).encode())
     compared = [name for name in config.compared_names() if name in predictors]
     trained_beside = [family for family, plans in done.items() if plans]
@@ -113,6 +124,13 @@ def judge(
 def fingerprint(config: RunConfig) -> str:
     """Of all that decides a run's numbers."""
     return hashlib.sha256(json.dumps(decisive(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+    os.replace(temporary, path)
 
 
 def _predictor(plan: Plan, runtime: Runtime) -> Predictor:

@@ -145,8 +145,30 @@ def evaluate(directory: Path) -> dict[str, Any]:
             )
     details = directory / "evaluation" / "details.json"
     command = json.loads(details.read_text())["command"] if details.exists() else f"ups run {directory / 'config.yaml'}"
-    with claimed_run(directory, config, config), Runtime.start(config.runtime, config.seed) as runtime:
-        metrics = judge(runtime, config, directory, *data_of(runtime, config, directory), command)
+
+    def work(runtime: Runtime) -> None:
+        judge(runtime, config, directory, *data_of(runtime, config, directory), command)
+        runtime.gather("judged")  # rank 0 has written
+
+    if "RANK" in os.environ:  # one of several: who started them has claimed the run
+        _guarded(directory, work, config)
+    else:
+        with claimed_run(directory, config, config), Runtime.start(config.runtime, config.seed) as runtime:
+            work(runtime)
+    return _judged(directory)
+
+
+def evaluate_on_ranks(directory: Path, ranks: int) -> dict[str, Any]:
+    """The same by `ranks` supervised processes, which share the test trajectories: the same numbers, sooner."""
+    refuse_launchers()
+    config = run_config(directory)
+    with claimed_run(directory, config, config):
+        start_ranks(["evaluate", str(directory)], directory, ranks, config.runtime)
+    return _judged(directory)
+
+
+def _judged(directory: Path) -> dict[str, Any]:
+    metrics = json.loads((directory / "metrics.json").read_text())
     check_finite(metrics["tasks"])
     return metrics
 

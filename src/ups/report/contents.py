@@ -7,7 +7,7 @@ a steady task "persistence" is the training set's mean solution.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,10 @@ class Sample:
 class TaskPage:
     """One task: its equation, test samples in pictures, and its part of `metrics.json`.
 
-    `axes[i]` are the point positions along axis i. `growth` is the mean nRMSE at each of `times` (values that are not
-    positive, such as a given first frame, are not drawn); `spectra` are (wave numbers, power) at the final time, under
-    the predictors' names and "truth". `metrics` is {"one_step"|"rollout": {"nrmse"|…: {"model", own names …, "ci95",
-    "ci95_of", "ratio95_of"}}}.
+    `axes[i]` are the point positions along axis i, `times` those of the samples' frames. `growth` is (times, mean
+    nRMSE), at all times (values that are not positive, such as a given first frame, are not drawn); `spectra` are (wave
+    numbers, power) at the final time, under the predictors' names and "truth". `metrics` is {"one_step"|"rollout":
+    {"nrmse"|…: {"model", own names …, "ci95", "ci95_of", "ratio95_of"}}}.
     """
 
     legend: Legend
@@ -47,14 +47,27 @@ class TaskPage:
     axes: tuple[Float[ndarray, "_"], ...]
     times: Float[ndarray, " T"]
     samples: list[Sample]
-    growth: Mapping[str, Float[ndarray, " T"]]
+    growth: Mapping[str, tuple[Float[ndarray, " F"], Float[ndarray, " F"]]]
     spectra: Mapping[str, tuple[Num[ndarray, " K"], Float[ndarray, " K"]]]
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]]
     solver: Comparison | None = None
 
-    def __post_init__(self) -> None:
-        if len(self.axes) not in (1, 2):
-            raise ValueError(f"task {self.name!r}: a report draws 1D and 2D fields, not {len(self.axes)}D")
+    @property
+    def plane(self) -> TaskPage:
+        """Of three dimensions the two that a picture has: x and y, in the middle of z. Of others the page as it is."""
+        if self.dimension < 3:
+            return self
+        middle = len(self.axes[2]) // 2
+        samples = [
+            replace(
+                sample,
+                truth=sample.truth[..., middle, :],
+                predictions={name: values[..., middle, :] for name, values in sample.predictions.items()},
+                static={name: values[..., middle] for name, values in sample.static.items()},
+            )
+            for sample in self.samples
+        ]
+        return replace(self, axes=self.axes[:2], samples=samples)
 
     @property
     def dimension(self) -> int:

@@ -29,11 +29,15 @@ MOST_FIELDS = 3
 """So many predictors are drawn with field and error; of more, only the model's field is."""
 
 
+Axis = Float[ndarray, "_"]
+"""The positions of points along it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Band:
     """Fields, or errors, that share a colour map, its limits and a bar: planes or frames by predictor."""
 
-    planes: Mapping[str, Float[ndarray, "n *space"]]
+    planes: Mapping[str, Any]
     scale: tuple[str, float, float]
     label: str
     suffix: str = ""
@@ -95,7 +99,9 @@ def film_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
     fields = {name: values_of(sample, name)[frames][..., channel] for name in (REFERENCE, *task.pictured)}
     bands = _with_room(task, _bands(task, fields, channel))
     rows = sum(len(band.planes) for band in bands)
-    figure = Figure(figsize=(1.85 * len(frames) + 1, (1.85 * _tallness(task) + 0.1) * rows + 0.3), layout="constrained")
+    figure = Figure(
+        figsize=(1.85 * len(frames) + 1, (1.85 * _tallness(task.axes) + 0.1) * rows + 0.3), layout="constrained"
+    )
     grid = figure.subplots(rows, len(frames), squeeze=False)
     _planes(figure, grid, task, bands, _row_name, "right")
     for axes, frame in zip(grid[0], frames, strict=True):
@@ -113,13 +119,41 @@ def steady_figure(task: TaskPage, samples: Sequence[Sample], channel: int) -> Fi
     statics = {name: np.stack([np.asarray(s.static[name], np.float64) for s in samples]) for name in samples[0].static}
     given = [Band({name: stack}, (FIELD_MAP, *field_limits([stack])), "") for name, stack in statics.items()]
     columns = len(given) + sum(len(band.planes) for band in bands)
-    figure = Figure(figsize=(1.75 * columns, (1.6 * _tallness(task) + 0.1) * len(samples) + 0.9), layout="constrained")
+    figure = Figure(
+        figsize=(1.75 * columns, (1.6 * _tallness(task.axes) + 0.1) * len(samples) + 0.9), layout="constrained"
+    )
     grid = figure.subplots(len(samples), columns, squeeze=False)
     _planes(figure, grid.T, task, given, lambda axes, _, name, __: axes.set_title(plain(name)), "bottom")
     _planes(figure, grid.T[len(given) :], task, bands, _title, "bottom")
     for axes, sample in zip(grid[:, 0], samples, strict=True):
         axes.set_ylabel(plain(sample.label), fontsize=8)
     return figure
+
+
+@styled
+def cuts_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
+    """3D at the last time: columns are the planes through the middle and the mean along z, rows as in a film."""
+    fields = {name: values_of(sample, name)[-1, ..., channel] for name in (REFERENCE, *task.pictured)}
+    bands = _with_room(task, _bands(task, fields, channel))
+    cut = [replace(band, planes={name: _cuts(volume) for name, volume in band.planes.items()}) for band in bands]
+    x, y, z = task.axes
+    spans = [(y, z), (x, z), (x, y), (x, y)]
+    rows = sum(len(band.planes) for band in bands)
+    tallest = max(_tallness(span) for span in spans)
+    figure = Figure(figsize=(1.85 * len(spans) + 1, (1.85 * tallest + 0.1) * rows + 0.3), layout="constrained")
+    grid = figure.subplots(rows, len(spans), squeeze=False)
+    _planes(figure, grid, task, cut, _row_name, "right", spans)
+    middles = [f"{name} = {axis[len(axis) // 2]:.3g}" for name, axis in zip("xyz", task.axes, strict=True)]
+    for axes, title in zip(grid[0], [*middles, "mean along z"], strict=True):
+        axes.set_title(title)
+    for axes, (right, up) in zip(grid[-1], ("yz", "xz", "xy", "xy"), strict=True):
+        axes.set_xlabel(f"{right} to the right, {up} up", fontsize=7.5)
+    return figure
+
+
+def _cuts(volume: Float[ndarray, "X Y Z"]) -> list[Float[ndarray, "_ _"]]:
+    x, y, z = (n // 2 for n in volume.shape)
+    return [volume[x], volume[:, y], volume[:, :, z], volume.mean(2)]
 
 
 @styled
@@ -157,17 +191,22 @@ def _planes(
     bands: Sequence[Band],
     named: Callable[[Axes, TaskPage, str, str], Any],
     bar: str,
+    spans: Sequence[tuple[Axis, Axis]] = (),
 ) -> None:
-    """The bands one after another, each predictor on a line of axes (a row, or a column) that begins with its name."""
+    """The bands one after another, each predictor on a line of axes (a row, or a column) that begins with its name.
+    `spans` are the positions along both axes of each plane of a line, where they are not all the task's.
+    """
     for band in bands:
         own, lines = lines[: len(band.planes)], lines[len(band.planes) :]
         for panels, (name, planes) in zip(own, band.planes.items(), strict=True):
-            for axes, values in zip(panels, planes, strict=True):
-                image(axes, task.axes[0], task.axes[1], values, *band.scale)
+            for place, (axes, values) in enumerate(zip(panels, planes, strict=True)):
+                x, y = spans[place] if spans else (task.axes[0], task.axes[1])
+                image(axes, x, y, values, *band.scale)
                 axes.set(aspect="equal", xticks=[], yticks=[])
                 axes.spines[:].set_visible(False)
             named(panels[0], task, name, band.suffix)
-        colour_bar(figure, list(own.flat), *band.scale, band.label, list(band.planes.values()), bar)
+        shown = [plane for planes in band.planes.values() for plane in planes]
+        colour_bar(figure, list(own.flat), *band.scale, band.label, shown, bar)
 
 
 def _title(axes: Axes, task: TaskPage, name: str, suffix: str) -> None:
@@ -178,9 +217,9 @@ def _row_name(axes: Axes, task: TaskPage, name: str, suffix: str) -> None:
     axes.set_ylabel(plain(task.legend.title(name)) + suffix, color=task.legend.ink(name).colour, weight="bold")
 
 
-def _tallness(task: TaskPage) -> float:
-    """Height over width of the domain, within what a page bears."""
-    x, y = (float(axis[-1] - axis[0]) or 1.0 for axis in task.axes)
+def _tallness(span: Sequence[Axis]) -> float:
+    """Height over width of a plane, within what a page bears."""
+    x, y = (float(axis[-1] - axis[0]) or 1.0 for axis in span)
     return float(np.clip(y / x, 0.2, 3))
 
 

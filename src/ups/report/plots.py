@@ -25,13 +25,13 @@ def growth_figure(task: TaskPage) -> Figure:
     """Mean nRMSE over time, log scale; a predictor that stops being a number ends in a cross."""
     figure = Figure(figsize=(4.7, _height(task.growth)), layout="constrained")
     axes = figure.subplots()
-    for name, error in task.growth.items():
+    for name, (times, error) in task.growth.items():
         good = np.isfinite(error)
         drawn = good & (np.where(good, error, 0) > 0)
         label = task.legend.title(name) + ("" if good.all() else " (not a number)")
-        line(axes, task.legend.ink(name), task.times[drawn], error[drawn], label)
+        line(axes, task.legend.ink(name), times[drawn], error[drawn], label)
         if not good.all() and drawn.any():
-            axes.plot(task.times[drawn][-1], error[drawn][-1], "X", color=NOT_A_NUMBER, markersize=9)
+            axes.plot(times[drawn][-1], error[drawn][-1], "X", color=NOT_A_NUMBER, markersize=9)
     axes.set(yscale="log", xlabel="t", ylabel="mean nRMSE", title="Error growth in the rollout")
     _log_axis(axes.yaxis)
     name_lines(figure, axes)

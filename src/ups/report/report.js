@@ -235,8 +235,8 @@ class Player {
 
   choosePicture() { // the still pictures of the task follow the chooser, where one was drawn for the choice
     const all = [...this.root.closest("section").querySelectorAll("figure[data-sample]")];
-    const chosen = all.find((f) => Number(f.dataset.sample) === this.sequence && Number(f.dataset.channel) === this.channel);
-    if (chosen) for (const f of all) f.hidden = f !== chosen;
+    const chosen = (f) => Number(f.dataset.sample) === this.sequence && Number(f.dataset.channel) === this.channel;
+    if (all.some(chosen)) for (const f of all) f.hidden = !chosen(f);
   }
 
   toggle() { if (this.playing) this.pause(); else this.play(); }

@@ -17,7 +17,14 @@ from ups.report.animation import player_data
 from ups.report.contents import TaskPage
 from ups.report.drawing import render
 from ups.report.legend import Legend
-from ups.report.pictures import draws_every_field, film_figure, profiles_figure, space_time_figure, steady_figure
+from ups.report.pictures import (
+    cuts_figure,
+    draws_every_field,
+    film_figure,
+    profiles_figure,
+    space_time_figure,
+    steady_figure,
+)
 from ups.report.plots import growth_figure, has_waves, solver_figure, spectra_figure
 from ups.report.verdict import METRIC_NAMES, VIEW_NAMES, duration, from_json, interval, number
 
@@ -39,7 +46,7 @@ def task_section(task: TaskPage, budget: int) -> str:
 <h2>{escape(task.title)}</h2>
 <p class="equation">{escape(task.equation)}</p>
 <h3>{"Solutions, sample by sample" if task.steady else "Rollout, frame by frame"}</h3>
-{_player(task, key, player_data(task, budget))}
+{_player(task, key, player_data(task.plane, budget))}
 <h3>Fields and errors</h3>
 {_pictures(task)}
 {f'<h3>{"Scales" if task.steady else "Time and scales"}</h3><div class="pair">{curves}</div>' if curves else ""}
@@ -81,6 +88,7 @@ def _player(task: TaskPage, key: str, data: dict[str, Any]) -> str:
     above = "Above: the fields; below: prediction minus truth on one scale."
     keys = "With the frame focused, space plays and the arrow keys step."
     scales = above if task.dimension == 1 else "Fields share one colour scale, errors another."
+    where = f", of the plane that is drawn: z = {_middle(task)}" if task.dimension == 3 else ""
     return f"""<figure class="player" data-source="{key}-data" tabindex="0" role="group"
  aria-label="Animation of {escape(task.title)}: space plays and pauses, arrow keys step">
 <div class="controls">
@@ -93,7 +101,7 @@ def _player(task: TaskPage, key: str, data: dict[str, Any]) -> str:
 </div>
 <div class="legend" data-part="legend"></div>
 <div class="stage" data-part="stage"></div>
-<figcaption>The number beside a name is its nRMSE in this frame. {scales} {keys}
+<figcaption>The number beside a name is its nRMSE in this frame{where}. {scales} {keys}
 <noscript> The animation needs scripts to be allowed; the pictures below do not.</noscript></figcaption>
 </figure>
 {embedded_json(f"{key}-data", data)}"""
@@ -107,19 +115,29 @@ def _chooser(text: str, part: str, options: Any) -> str:
 def _pictures(task: TaskPage) -> str:
     """Still pictures for print and for the eye: those of the first sample are visible, the chooser shows the others."""
     same = "All fields share one colour scale and all errors another; pointed ends mark values beyond it."
-    if task.dimension == 2 and not draws_every_field(task):
+    if task.dimension > 1 and not draws_every_field(task):
         same += f" Of the fields, only those of {task.legend.title(task.legend.model)} are here; the player has all."
+    plane, channels = task.plane, range(len(task.channels))
+    where = f"The plane z = {_middle(task)}. " if task.dimension == 3 else ""
+    shown = task.samples[: max(1, MOST_PICTURES // len(task.channels))]
     if task.steady:
-        draw = steady_figure if task.dimension == 2 else profiles_figure
-        shown = task.samples[:STEADY_ROWS]
-        pictures = [(0, channel, draw(task, shown, channel), same) for channel in range(len(task.channels))]
-    else:
-        draw = film_figure if task.dimension == 2 else space_time_figure
-        shown = task.samples[: max(1, MOST_PICTURES // len(task.channels))]
+        draw = profiles_figure if task.dimension == 1 else steady_figure
         pictures = [
-            (index, channel, draw(task, sample, channel), f"Sample {sample.label}. {same}")
+            (0, channel, draw(plane, plane.samples[:STEADY_ROWS], channel), where + same) for channel in channels
+        ]
+    else:
+        draw = space_time_figure if task.dimension == 1 else film_figure
+        pictures = [
+            (index, channel, draw(plane, sample, channel), f"Sample {sample.label}. {where}{same}")
+            for index, sample in enumerate(plane.samples[: len(shown)])
+            for channel in channels
+        ]
+    if task.dimension == 3:
+        when = "" if task.steady else " at the last time"
+        pictures += [
+            (index, channel, cuts_figure(task, sample, channel), f"Sample {sample.label}{when}. {same}")
             for index, sample in enumerate(shown)
-            for channel in range(len(task.channels))
+            for channel in channels
         ]
     return "".join(
         figure_html(
@@ -132,6 +150,10 @@ def _pictures(task: TaskPage) -> str:
         )
         for index, channel, figure, text in pictures
     )
+
+
+def _middle(task: TaskPage) -> str:
+    return f"{task.axes[2][len(task.axes[2]) // 2]:.3g}"
 
 
 def _solver(solver: Comparison, task: TaskPage) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,9 @@ def grid_like(own: Grid, shape: Sequence[int]) -> Grid:
     return Grid(positions, own.extent)
 
 
-def query_points(at: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], grid: Grid) -> Float[Tensor, "P dim"]:
+def query_points(
+    at: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."] | Sequence[Any], grid: Grid
+) -> Float[Tensor, "P dim"]:
     points = torch.as_tensor(at).double().cpu()
     if points.dim() == 1 and grid.dimension == 1:
         points = points[:, None]

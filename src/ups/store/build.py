@@ -17,7 +17,7 @@ import numpy as np
 from ups.data.generate.workers import in_workers
 from ups.durable import write
 from ups.store import layout
-from ups.store.claim import ArraySource, Piece, explained, finish, planned
+from ups.store.claim import ArraySource, MissingShard, explained, finish, planned
 from ups.store.layout import Index, Shard, StoreDamaged, anew, little_endian, read_index, row_bytes
 from ups.track.tick import Tick
 
@@ -42,21 +42,23 @@ def build(
     with planned(path, key, arrays, progress) as todo:
         done, total, written = todo.done, todo.total, {}
         progress(done, total)
-        for piece, shard in write_pieces(path, todo.missing, arrays, workers):
-            written[piece] = shard
+        for wanted, shard in write_shards(path, todo.missing, arrays, workers):
+            written[wanted] = shard
             done += shard.bytes
             progress(done, total)
         return finish(path, todo, written)
 
 
-def write_pieces(
-    path: Path, pieces: Sequence[Piece], arrays: Mapping[str, ArraySource], workers: int = 1
-) -> Iterator[tuple[Piece, Shard]]:
+def write_shards(
+    path: Path, missing: Sequence[MissingShard], arrays: Mapping[str, ArraySource], workers: int = 1
+) -> Iterator[tuple[MissingShard, Shard]]:
     """Write shards, in any order; each is whole under its name when it is given."""
-    size = sum(piece.rows * row_bytes(arrays[piece.array].shape, arrays[piece.array].dtype.name) for piece in pieces)
+    size = sum(
+        wanted.rows * row_bytes(arrays[wanted.array].shape, arrays[wanted.array].dtype.name) for wanted in missing
+    )
     workers = min(workers, -(-size // layout.SHARD_BYTES))  # small arrays are written before a process has started
     kept = f": finished shards are kept in {path}"
-    return in_workers(partial(write_shard, path, arrays), pieces, workers, kept)
+    return in_workers(partial(write_shard, path, arrays), missing, workers, kept)
 
 
 def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged) -> None:
@@ -69,7 +71,7 @@ def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged)
     for name, array in index.arrays.items() if index else ():
         for number, shard in enumerate(array.shards):
             if shard.file == damage.file:
-                again = write_shard(path, arrays, Piece(name, number, shard.first, shard.rows))
+                again = write_shard(path, arrays, MissingShard(name, number, shard.first, shard.rows))
                 if again != shard:
                     (path / again.file).unlink()
                     raise StoreDamaged(f"{damage.problem}, and its data have changed since", anew(path))
@@ -77,19 +79,19 @@ def rewrite(path: Path, arrays: Mapping[str, ArraySource], damage: StoreDamaged)
     raise damage
 
 
-def write_shard(path: Path, arrays: Mapping[str, ArraySource], piece: Piece) -> Shard:
+def write_shard(path: Path, arrays: Mapping[str, ArraySource], wanted: MissingShard) -> Shard:
     """Make a shard's rows and write them: to a temporary name, synced, renamed."""
-    source, first, rows = arrays[piece.array], piece.first, piece.rows
+    source, first, rows = arrays[wanted.array], wanted.first, wanted.rows
     block = source.read(first, first + rows)
     if block.shape != (rows, *source.shape[1:]) or block.dtype != source.dtype:
         raise ValueError(
-            f"array {piece.array!r}: rows {first} to {first + rows} came as {block.dtype} {block.shape}, "
+            f"array {wanted.array!r}: rows {first} to {first + rows} came as {block.dtype} {block.shape}, "
             f"but the source says {source.dtype} {(rows, *source.shape[1:])}"
         )
     block = np.ascontiguousarray(block, dtype=little_endian(block.dtype.name))
     content = block.reshape(-1).view(np.uint8).data
     crc = zlib.crc32(content)
-    stem = f"{piece.array}.{piece.number:05d}"
+    stem = f"{wanted.array}.{wanted.number:05d}"
     with explained(path):
         # Not the process's number alone: ranks in containers have the same ones.
         write(path / f"{stem}.{crc:08x}.bin", content, temporary=path / f"{stem}.{uuid.uuid4().hex[:12]}.tmp")

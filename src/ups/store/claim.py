@@ -39,7 +39,7 @@ class ArraySource(Protocol):
 
 
 @dataclass(frozen=True)
-class Piece:
+class MissingShard:
     """A shard that is still to be written: rows `first` … `first + rows − 1` of an array."""
 
     array: str
@@ -49,13 +49,13 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """What a claimed build has to do. `finished` are the shards that are there already, by array and number."""
 
     key: str
     shapes: Shapes
     finished: Mapping[tuple[str, int], layout.Shard]
-    missing: tuple[Piece, ...]
+    missing: tuple[MissingShard, ...]
 
     @property
     def done(self) -> int:
@@ -67,7 +67,7 @@ class Plan:
 
 
 @contextmanager
-def planned(path: Path, key: str, arrays: Mapping[str, ArraySource], progress: Tick) -> Iterator[Plan]:
+def planned(path: Path, key: str, arrays: Mapping[str, ArraySource], progress: Tick) -> Iterator[BuildPlan]:
     """What is to be done to complete the store at `path`, which is ours alone meanwhile if it is anything."""
     shapes = {name: (tuple(source.shape), np.dtype(source.dtype).name) for name, source in arrays.items()}
     if index := _ours(path, key, shapes):
@@ -90,9 +90,9 @@ def planned(path: Path, key: str, arrays: Mapping[str, ArraySource], progress: T
         yield todo
 
 
-def finish(path: Path, todo: Plan, written: Mapping[Piece, layout.Shard]) -> layout.Index:
+def finish(path: Path, todo: BuildPlan, written: Mapping[MissingShard, layout.Shard]) -> layout.Index:
     """Write the index: from now on there is a store."""
-    shards = {**todo.finished, **{(piece.array, piece.number): shard for piece, shard in written.items()}}
+    shards = {**todo.finished, **{(wanted.array, wanted.number): shard for wanted, shard in written.items()}}
     arrays = {
         name: layout.ArrayLayout(dtype, shape, tuple(shards[place] for place in sorted(shards) if place[0] == name))
         for name, (shape, dtype) in todo.shapes.items()
@@ -136,10 +136,10 @@ def _ours(path: Path, key: str, shapes: Shapes) -> layout.Index | None:
 _Found = dict[tuple[str, int], tuple[layout.Shard, bool]]
 
 
-def _plan(key: str, shapes: Shapes, found: _Found) -> Plan:
+def _plan(key: str, shapes: Shapes, found: _Found) -> BuildPlan:
     finished = {place: shard for place, (shard, there) in found.items() if there}
-    missing = (Piece(*place, shard.first, shard.rows) for place, (shard, there) in found.items() if not there)
-    return Plan(key, shapes, finished, tuple(missing))
+    missing = (MissingShard(*place, shard.first, shard.rows) for place, (shard, there) in found.items() if not there)
+    return BuildPlan(key, shapes, finished, tuple(missing))
 
 
 def _shards_of(path: Path, index: layout.Index) -> _Found:

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ups.distributed.runtime.start import Runtime
-from ups.store.build import build, write_pieces
-from ups.store.claim import ArraySource, Piece, Plan, finish, planned
+from ups.store.build import build, write_shards
+from ups.store.claim import ArraySource, BuildPlan, MissingShard, finish, planned
 from ups.store.layout import Shard
 from ups.track.tick import Tick
 
@@ -30,20 +30,20 @@ def build_on_ranks(
         return
     with ExitStack() as claim:  # held by rank 0 until the index is written
 
-        def begin() -> Plan:
+        def begin() -> BuildPlan:
             return claim.enter_context(planned(path, key, arrays, progress))
 
         todo = runtime.from_first(f"plan {path.name}", begin)
         mine = todo.missing[runtime.rank :: runtime.size]
 
-        def write(check_others: Callable[[], None]) -> dict[Piece, Shard]:
+        def write(check_others: Callable[[], None]) -> dict[MissingShard, Shard]:
             written = {}
-            for piece, shard in write_pieces(path, mine, arrays):
-                written[piece] = shard
+            for wanted, shard in write_shards(path, mine, arrays):
+                written[wanted] = shard
                 progress(sum(s.bytes for s in written.values()), todo.total)
                 check_others()
             return written
 
         shares = runtime.together(f"write {path.name}", write)
-        written = {piece: shard for share in shares for piece, shard in share.items()}
+        written = {wanted: shard for share in shares for wanted, shard in share.items()}
         runtime.from_first(f"finish {path.name}", lambda: finish(path, todo, written))

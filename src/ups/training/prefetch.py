@@ -24,12 +24,12 @@ T = TypeVar("T", bound=Loaded)
 
 
 def prefetched(
-    load: Callable[[int, How], Iterable[T]], device: torch.device, resident: bool
+    load: Callable[[int, How], Iterable[T]], device: torch.device, on_device: bool
 ) -> Callable[[int, How], Iterable[T]]:
-    """`load`, as suits the device. `resident`: fields are in its memory, and there is nothing to wait for."""
+    """`load`, as suits the device. `on_device`: fields are in its memory, and there is nothing to wait for."""
     if device.type == "cpu":
         return BlockPrefetch(load)
-    return load if resident else ThreadPrefetch(load)
+    return load if on_device else ThreadPrefetch(load)
 
 
 class ThreadPrefetch(Generic[How, T]):

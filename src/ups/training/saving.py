@@ -25,7 +25,7 @@ AGAIN, IN_FLIGHT = 1, 2
 
 
 @dataclass
-class State:
+class TrainingState:
     """Where the training stands; all of it is in every checkpoint."""
 
     step: int = 0
@@ -40,7 +40,7 @@ class Saving:
     """All ranks call it together. `description` is what a checkpoint says of what is in it, besides the state."""
 
     def __init__(
-        self, directory: Path, runtime: Runtime, state: State, description: Mapping[str, Any], events: Tracker
+        self, directory: Path, runtime: Runtime, state: TrainingState, description: Mapping[str, Any], events: Tracker
     ) -> None:
         self.runtime, self.state, self.description, self.events = runtime, state, description, events
         self.folder = directory / "checkpoints"

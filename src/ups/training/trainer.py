@@ -37,7 +37,7 @@ from ups.training.ema import EMA
 from ups.training.optimisers import agree_on_kernels, build_optimiser, learning_rate
 from ups.training.prefetch import prefetched
 from ups.training.probe import fitting_micro_batches
-from ups.training.saving import IN_FLIGHT, Saving, State
+from ups.training.saving import IN_FLIGHT, Saving, TrainingState
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
 from ups.training.step import MicroBatch, Step, Sums
@@ -81,7 +81,7 @@ class Trainer:
         self.dtype = torch.float64 if config.precision == "float64" else torch.float32
         with enough_memory(runtime.device, runtime.ranks.attempt):
             runtime.heartbeat.mark("data")
-            self.resident = place(self.stores, runtime, self.dtype)
+            self.device_stores = place(self.stores, runtime, self.dtype)
             runtime.heartbeat.mark("shard")
             self.model = self._placed(stage.trainable())
             for parent in stage.parents().values():
@@ -91,12 +91,12 @@ class Trainer:
             )
             agree_on_kernels(self.optimiser, runtime)
             self.ema = EMA(self.model, config.ema)
-        self.batches = prefetched(self._micro_batches, runtime.device, bool(self.resident))
+        self.batches = prefetched(self._micro_batches, runtime.device, bool(self.device_stores))
         step = Step(stage, self.optimiser, self.ema, config.clip, seed)
         self.stepper = captured(step, runtime, lambda reason: events.write("eager", reason=reason))
         self.voting = Voting(runtime)
         self.norms: deque[tuple[int, SupportsFloat]] = deque()  # of gradients, by step, that nobody has looked at yet
-        self.state = State()
+        self.state = TrainingState()
         parents = {name: parent.checksum for name, parent in stage.parents().items()}
         self.saving = Saving(directory, runtime, self.state, {**description, "parents": parents}, events)
         refuse_gradients(self.optimiser)
@@ -179,8 +179,8 @@ class Trainer:
 
     def _load(self, step: int, micro: TaskIndices, count: int) -> MicroBatch:
         """The fields of some samples; `count` samples of this task are in the global batch."""
-        if micro.task in self.resident:
-            samples = self.resident[micro.task].window(micro)
+        if micro.task in self.device_stores:
+            samples = self.device_stores[micro.task].window(micro)
         else:
             samples = self.stores[micro.task].gather(micro).to("cpu", self.dtype)
         return MicroBatch(samples, (micro.weights / count).to(self.dtype), micro.slots, torch.tensor(step))
@@ -189,7 +189,7 @@ class Trainer:
         self,
         report: Callable[[int, str], None] = lambda step, text: None,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> State:
+    ) -> TrainingState:
         """Train to the last step. On Ctrl-C or SIGTERM to any rank: save, then `Stopped` on every one.
 
         Every step runs inside its own `around()`, which may trace it. A training in which no validation gave a finite

@@ -43,6 +43,8 @@ class Chunks:
     def size(self) -> int:
         equation = self.equation
         values = len(equation.times) * math.prod(equation.grid.shape) * len(equation.channels)
+        if equation.dimension == 3:  # where what is solved is many times what is stored, and takes long
+            values *= equation.refinement**3
         most, room = _CPU if self.device == "cpu" else _GPU
         size = 2 ** int(math.log2(max(1, min(most, room // (4 * values)))))
         # A few trajectories are not worth a GPU's whole chunk; on CPUs a short file is the start of a long one.

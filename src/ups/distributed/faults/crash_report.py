@@ -60,7 +60,7 @@ class Hang:
 
 
 @dataclass(frozen=True)
-class Report:
+class CrashReport:
     """What was found, for the supervisor's own line and its counting."""
 
     path: Path
@@ -70,7 +70,7 @@ class Report:
     cause: str
 
 
-def write_report(
+def write_crash_report(
     directory: Path,
     deaths: Sequence[Death],
     *,
@@ -80,7 +80,7 @@ def write_report(
     hang: Hang | None = None,
     device: str = "cpu",
     seconds_to_detect: float | None = None,
-) -> Report:
+) -> CrashReport:
     """Judge and write. Everything it reads may be missing; it never waits."""
     now = datetime.now(UTC)
     folder = attempt_directory(directory, attempt)
@@ -127,7 +127,7 @@ def write_report(
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path.with_suffix(".json"), (json.dumps(content, indent=1, default=str) + "\n").encode())
     write(path, markdown(content).encode())
-    return Report(path, rank, kind, content["what"], content["cause"])
+    return CrashReport(path, rank, kind, content["what"], content["cause"])
 
 
 def latest_report(directory: Path) -> Path | None:

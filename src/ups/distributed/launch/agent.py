@@ -32,7 +32,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ups.distributed.faults.crash import attempt_directory
-from ups.distributed.faults.crash_report import Death, Hang, Report, flights_of, write_report
+from ups.distributed.faults.crash_report import CrashReport, Death, Hang, flights_of, write_crash_report
 from ups.distributed.launch import backoff
 from ups.distributed.launch.nodes import Neighbours
 from ups.distributed.launch.outcome import Outcome, decide, outcome_of, reserve
@@ -286,7 +286,7 @@ class Agent(LocalElasticAgent):
         except OSError as error:  # a full disk, most likely; the ranks say so themselves if it lasts
             self._unwritten += 1
             what = f"rank {', '.join(map(str, sorted(self._deaths)))} failed, and no report could be written ({error})"
-            report = Report(self.job.directory / "crash", None, "unknown", what, what)
+            report = CrashReport(self.job.directory / "crash", None, "unknown", what, what)
             crashes = self._unwritten
         reason = None
         if crashes > self.job.config.restarts:
@@ -347,11 +347,11 @@ class Agent(LocalElasticAgent):
                 time.sleep(INTERVAL / 2)  # for the end of a stack whose beginning is there
                 return
 
-    def _report(self, living: list[Death], hang: Hang | None, delay: float | None = None) -> Report:
+    def _report(self, living: list[Death], hang: Hang | None, delay: float | None = None) -> CrashReport:
         """Write the report and an event of it."""
         processes = self._processes()
         dead = [Death(rank, processes[rank].pid, code, order) for rank, (code, order) in self._deaths.items()]
-        report = write_report(
+        report = write_crash_report(
             self.job.directory,
             [*dead, *living],
             attempt=self.attempt,

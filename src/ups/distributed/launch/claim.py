@@ -43,7 +43,7 @@ def is_claimed(directory: Path) -> bool:
     try:
         with (directory / LOCK).open("r+b") as lock:
             return not _held(lock, directory / LOCK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

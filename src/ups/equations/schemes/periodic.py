@@ -1,4 +1,4 @@
-"""Fields on a periodic square in Fourier space: waves, random fields, averages over cells."""
+"""Fields on a periodic square or cube in Fourier space: waves, random fields, averages over cells."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Waves:
         scale = 2 * math.pi / length
         # The wave of n/2 has no derivative of its own sign; it is never among the resolved.
         resolved = (x.abs() <= (n - 1) // 3) & (y <= (n - 1) // 3)
-        return cls(scale * x, scale * y, scale**2 * (x**2 + y**2), resolved)
+        return cls(scale * x, scale * y, squared_waves(n, length, 2, device), resolved)
 
 
 @lru_cache(maxsize=16)
@@ -41,8 +41,23 @@ def waves(n: int, length: float, device: torch.device) -> Waves:
     return Waves.build(n, length, device)
 
 
-def cell_averages(u: Float[Tensor, "B C n n"], cells: int) -> Float[Tensor, "B C m m"]:
-    """Averages over m × m cells of the field whose values at the points (i + ½)/n, or at the cells' centres, are u.
+def squared_waves(n: int, length: float, dimension: int, device: torch.device) -> Float[Tensor, "*K"]:
+    """|k|² of the waves of n points an axis on a periodic square or cube, as `rfftn` orders them."""
+    axis = torch.fft.fftfreq(n, 1 / n, dtype=torch.float64, device=device)
+    last = torch.fft.rfftfreq(n, 1 / n, dtype=torch.float64, device=device)
+    return (2 * math.pi / length) ** 2 * _squares([axis] * (dimension - 1) + [last])
+
+
+def _squares(axes: Sequence[Float[Tensor, " _"]]) -> Float[Tensor, "*K"]:
+    """Σ kₐ² over the axes, on the grid that they span."""
+    total = axes[0] ** 2
+    for k in axes[1:]:
+        total = total[..., None] + k**2
+    return total
+
+
+def cell_averages(u: Float[Tensor, "B C *n"], cells: int) -> Float[Tensor, "B C *m"]:
+    """Averages over m cells an axis of the field whose values at the points (i + ½)/n, or at the cells' centres, are u.
 
     With as many points as cells these are averages too: what finite volumes mean by a value. The spatial mean is kept
     to rounding, which samples of a field with finer detail do not.
@@ -54,8 +69,13 @@ def cell_averages(u: Float[Tensor, "B C n n"], cells: int) -> Float[Tensor, "B C
     factor = torch.polar(torch.sinc(frequency / cells), shift)
     if n % 2 == 0:
         factor[n // 2] = factor[n // 2].real.clone()
-    spectrum = torch.fft.rfft2(u) * factor[:, None] * factor[: n // 2 + 1]
-    return torch.fft.irfft2(spectrum, s=(n, n))[..., :: n // cells, :: n // cells]
+    space = u.shape[2:]
+    spectrum = torch.fft.rfftn(u, dim=list(range(2, u.dim())))
+    for after in reversed(range(1, len(space))):
+        spectrum = spectrum * factor.view(-1, *(1,) * after)
+    spectrum = spectrum * factor[: n // 2 + 1]
+    averages = torch.fft.irfftn(spectrum, s=space, dim=list(range(2, u.dim())))
+    return averages[(..., *(slice(None, None, n // cells),) * len(space))]
 
 
 def random_fields(
@@ -63,34 +83,39 @@ def random_fields(
     ids: Sequence[int],
     count: int,
     largest: int,
-    amplitude: Callable[[Float[Tensor, "K L"]], Float[Tensor, "K L"]],
+    amplitude: Callable[[Float[Tensor, "*K"]], Float[Tensor, "*K"]],
     n: int,
     device: torch.device | str = "cpu",
     skip: int = 0,
-) -> Float[Tensor, "B count n n"]:
-    """Gaussian random fields Σ a(|k|) (ξ cos(2π k·x) + η sin(2π k·x)), ξ and η standard normal, on (0, 1)².
+    dimension: int = 2,
+) -> Float[Tensor, "B count *n"]:
+    """Gaussian random fields Σ a(|k|) (ξ cos(2π k·x) + η sin(2π k·x)), ξ and η standard normal, on (0, 1)² or (0, 1)³.
 
-    The sum runs over half of the whole-number waves with 0 < |k_x|, |k_y| ≤ `largest` or 0 on one axis (the other half
-    are the same waves), so a draw is one function on every grid. Values at the cell centres of n × n cells. `skip` of
-    the trajectory's numbers are left to others.
+    The sum runs over half of the whole-number waves with |kₐ| ≤ `largest` on every axis (the other half are the same
+    waves), so a draw is one function on every grid. Values at the cell centres of n cells an axis. `skip` of the
+    trajectory's numbers are left to others.
     """
     k = torch.arange(-largest, largest + 1, dtype=torch.float64, device=device)
-    kx, ky = k[:, None], k[largest:]
-    weight = amplitude((kx**2 + ky**2).sqrt())
-    half = (ky > 0) | ((ky == 0) & (kx > 0))
+    axes = [k] * (dimension - 1) + [k[largest:]]
+    weight = amplitude(_squares(axes).sqrt())
+    half = torch.zeros_like(weight, dtype=torch.bool)  # those whose last wave number that is not zero is positive
+    for own in torch.meshgrid(*axes, indexing="ij"):
+        half = (own > 0) | ((own == 0) & half)
     weight = torch.where(half, weight, 0.0)
     shape = (count, 2, *weight.shape)
     draws = uniforms(seed, ids, skip + math.prod(shape))[:, skip:].to(device).unflatten(1, shape)
     normal = torch.polar((-2 * torch.log1p(-draws[:, :, 0])).sqrt(), 2 * math.pi * draws[:, :, 1])
     x = (torch.arange(n, dtype=torch.float64, device=device) + 0.5) / n
-    return _synthesis(
-        weight * normal, torch.exp(2j * math.pi * kx.mT * x[:, None]), torch.exp(2j * math.pi * ky * x[:, None])
-    )
+    return _synthesis(weight * normal, [torch.exp(2j * math.pi * own * x[:, None]) for own in axes])
 
 
 def _synthesis(
-    coefficients: Complex[Tensor, "B C K L"], along_x: Complex[Tensor, "n K"], along_y: Complex[Tensor, "n L"]
-) -> Float[Tensor, "B C n n"]:
-    """Re Σ c exp(i(k_x x + k_y y)), field by field: a product over all at once might round differently."""
-    fields = [along_x @ one @ along_y.T for one in coefficients.flatten(0, 1)]
+    coefficients: Complex[Tensor, "B C *K"], along: Sequence[Complex[Tensor, "n _"]]
+) -> Float[Tensor, "B C *n"]:
+    """Re Σ c exp(2πi k·x), field by field: a product over all at once might round differently."""
+    fields = []
+    for one in coefficients.flatten(0, 1):
+        for axis, waves_of in enumerate(along):
+            one = torch.movedim(torch.tensordot(waves_of, one, ([1], [axis])), 0, axis)  # pyright: ignore[reportArgumentType]
+        fields.append(one)
     return torch.stack(fields).real.unflatten(0, coefficients.shape[:2])

@@ -2,7 +2,7 @@
 
     x ← σ( F⁻¹ R F x + W x )   four times, between a lifting and a projection
 
-on the zero-padded grid where an axis is not periodic. One dimension or two. It gets the same scaled inputs, conditions
+on the zero-padded grid where an axis is not periodic. It gets the same scaled inputs, conditions
 (as constant channels), targets, loss, optimiser and schedule as the operator model.
 """
 
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from ups.config.settings import Positive, Share, Strict
 from ups.fields import Grid, TaskSpec
 from ups.models.baselines.inputs import InputChannels
-from ups.models.network import Architecture, matrices_of
+from ups.models.network import CONDITIONS, Architecture, matrices_of
 
 if TYPE_CHECKING:
     from ups.models.saved import TrainedTask
@@ -30,7 +30,7 @@ from ups.models.operator.spectral import complex_as_real
 
 
 class FNOBlock(nn.Module):
-    """F⁻¹ R F x + W x: the lowest modes, corners of the spectrum for 2D and one band for 1D, times complex matrices.
+    """F⁻¹ R F x + W x: the lowest modes, two bands of every axis but the last, which has one, times complex matrices.
 
     The matrix A − iB of a mode is stored as [A | B], as the operator model has its own: what Muon takes for a matrix is
     the same in both.
@@ -52,17 +52,31 @@ class FNOBlock(nn.Module):
 
     def mix(self, x: Float[Tensor, "B C *space"]) -> Float[Tensor, "B C *space"]:
         """Only kept modes, of less than n/2 waves, are transformed along further axes, and mixed."""
-        weight = self.spectral.unflatten(0, self.modes)
         spectrum = torch.fft.rfft(x)[..., : min(self.modes[-1], (x.shape[-1] + 1) // 2)]
-        if x.dim() == 3:
-            return self.signal(times(spectrum, weight[0, : spectrum.shape[-1]]), x.shape[-1])
-        n, kept = x.shape[-2], min(self.modes[-2], x.shape[-2] // 2)  # each corner once
-        spectrum = torch.fft.fft(spectrum, dim=-2)
-        corners = torch.cat((spectrum[..., :kept, :], spectrum[..., n - kept :, :]), -2)
-        mixed = times(corners, weight[:, :kept, : corners.shape[-1]].flatten(0, 1))
-        low, high = mixed.split(kept, -2)
-        mixed = torch.cat((low, mixed.new_zeros(*low.shape[:2], n - 2 * kept, low.shape[-1]), high), -2)
-        return self.signal(torch.fft.ifft(mixed, dim=-2), x.shape[-1])
+        bands = {axis: min(self.modes[axis - 1], x.shape[axis] // 2) for axis in range(2, x.dim() - 1)}
+        for axis, kept in reversed(bands.items()):  # each corner once
+            spectrum = torch.fft.fft(spectrum, dim=axis)
+            n = x.shape[axis]
+            spectrum = torch.cat((spectrum.narrow(axis, 0, kept), spectrum.narrow(axis, n - kept, kept)), axis)
+        mixed = times(spectrum, self.corners((*bands.values(), spectrum.shape[-1])))
+        for axis, kept in bands.items():
+            low, high = mixed.split(kept, axis)
+            between = list(low.shape)
+            between[axis] = x.shape[axis] - 2 * kept
+            mixed = torch.fft.ifft(torch.cat((low, mixed.new_zeros(between), high), axis), dim=axis)
+        return self.signal(mixed, x.shape[-1])
+
+    def corners(self, kept: Sequence[int]) -> Float[Tensor, "*modes C two_D"]:
+        """The matrices of the modes that a grid has, laid out as its spectrum: of an axis the two bands in turn."""
+        bands = len(kept) - 1
+        weight = self.spectral.unflatten(0, ((2,) * bands + self.modes[1:]))
+        for axis, count in enumerate(kept):
+            weight = weight.narrow(bands + axis, 0, count)
+        pairs = [place for axis in range(bands) for place in (axis, bands + axis)]
+        weight = weight.permute(*pairs, *range(2 * bands, weight.dim()))
+        for axis in range(bands):
+            weight = weight.flatten(axis, axis + 1)
+        return weight
 
     def signal(self, spectrum: Complex[Tensor, "*B K"], n: int) -> Float[Tensor, "*B n"]:
         """`irfft`, which fills up with zeros, of a spectrum whose zero frequency need not be real.
@@ -142,4 +156,4 @@ def _build(tasks: Sequence[TrainedTask], settings: FNOSettings) -> FNO:
     return FNO(tasks[0].spec, **settings.model_dump())
 
 
-FNO_ARCHITECTURE = Architecture("fno", FNOSettings, _build, joint=False)
+FNO_ARCHITECTURE = Architecture("fno", FNOSettings, _build, joint=False, takes=CONDITIONS)

@@ -4,7 +4,7 @@
 
 Each level halves the points and doubles the channels; C and D are two convolutions of three points, each with group
 normalisation and GELU. Beyond the domain a periodic axis wraps, a prescribed value is zero, and all else repeats the
-edge. One dimension or two. A grid that cannot be halved three times has fewer levels. Unlike the operator and the FNO
+edge. A grid that cannot be halved three times has fewer levels. Unlike the operator and the FNO
 it knows points, not lengths: on a grid of another spacing it is another map. Inputs, targets, loss and schedule are
 those of the FNO.
 """
@@ -25,10 +25,18 @@ from ups.config.settings import Positive, Strict
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Grid, TaskSpec
 from ups.models.baselines.inputs import InputChannels
-from ups.models.network import Architecture
+from ups.models.network import CONDITIONS, Architecture
 
 if TYPE_CHECKING:
     from ups.models.saved import TrainedTask
+
+
+LAYERS = {
+    1: (nn.Conv1d, nn.ConvTranspose1d, F.avg_pool1d),
+    2: (nn.Conv2d, nn.ConvTranspose2d, F.avg_pool2d),
+    3: (nn.Conv3d, nn.ConvTranspose3d, F.avg_pool3d),
+}
+"""Torch's convolution, its transpose and its means over neighbours, by dimension."""
 
 
 def padded(x: Float[Tensor, "B C *space"], boundary: Boundary) -> Float[Tensor, "B C *wider"]:
@@ -50,7 +58,7 @@ class Pair(nn.Module):
 
     def __init__(self, channels: int, width: int, boundary: Boundary) -> None:
         super().__init__()
-        convolution = nn.Conv1d if len(boundary.sides) == 1 else nn.Conv2d
+        convolution, _, _ = LAYERS[len(boundary.sides)]
         self.boundary = boundary
         self.convolutions = nn.ModuleList(convolution(n, width, 3, bias=False) for n in (channels, width))
         self.norms = nn.ModuleList(nn.GroupNorm(math.gcd(8, width), width) for _ in range(2))
@@ -73,9 +81,7 @@ class UNet(nn.Module):
         super().__init__()
         halvings = next(k for k in range(levels - 1, -1, -1) if not any(n % 2**k for n in points))
         self.task, self.inputs, self.cell = task, InputChannels(task), 2**halvings
-        flat = task.dimension == 1
-        convolution, rise = (nn.Conv1d, nn.ConvTranspose1d) if flat else (nn.Conv2d, nn.ConvTranspose2d)
-        self.pool = F.avg_pool1d if flat else F.avg_pool2d
+        convolution, rise, self.pool = LAYERS[task.dimension]
         widths = [width * 2**level for level in range(halvings + 1)]
         before = [self.inputs.count, *widths[:-1]]
         self.down = nn.ModuleList(Pair(n, w, task.boundary) for n, w in zip(before, widths, strict=True))
@@ -112,4 +118,4 @@ def _build(tasks: Sequence[TrainedTask], settings: UNetSettings) -> UNet:
     return UNet(tasks[0].spec, tasks[0].grid.shape, **settings.model_dump())
 
 
-UNET_ARCHITECTURE = Architecture("unet", UNetSettings, _build, joint=False)
+UNET_ARCHITECTURE = Architecture("unet", UNetSettings, _build, joint=False, takes=CONDITIONS)
