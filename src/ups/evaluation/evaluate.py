@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ups.data.sources import Source
+from ups.evaluation.cheap import cheap_ensembles
+from ups.evaluation.ensembles import EnsembleTest, entries_of
 from ups.evaluation.labels import PERSISTENCE
 from ups.evaluation.scores import mean_entry, score
 from ups.evaluation.solver import compare
@@ -25,6 +27,9 @@ from ups.rollout.predict import half_steps, one_step, read_all, rollout
 from ups.rollout.predict import steady as solve
 from ups.rollout.schedule import SAME
 from ups.track.jsonl import plain
+
+VALIDATION = 32
+"""At most so many validation trajectories size the cheap ensembles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,7 @@ def evaluate(
     pictures: int,
     training_seconds: float,
     solved: int = 64,
+    members: int = 16,
 ) -> Evaluation:
     """Judge every predictor that knows the task on one test set, beside persistence, in physical units.
 
@@ -58,7 +64,8 @@ def evaluate(
     solvers, on `solved` trajectories. A rollout starts from the frames that the test set gives, and those after them
     are predicted and scored; in one step every frame but the first is predicted. Persistence of a steady task is the
     training set's mean solution. Where training had lead times to compare, `half_steps` says how far two steps of half
-    the longest end from one step of all of it.
+    the longest end from one step of all of it. Where a predictor has chance, so many members of its hardest view are
+    judged as an ensemble, beside cheap ones; all other numbers are of the prediction without chance.
     """
     if PERSISTENCE in predictors:
         raise ValueError(f"a predictor cannot be called {PERSISTENCE!r}: evaluation adds it itself")
@@ -88,12 +95,20 @@ def evaluate(
             metrics["one_step"]["half_steps"] = mean_entry(model, apart, draws(len(truth), seed, resamples))
     predicted = {name: hardest(predictor, truth) for name, predictor in judged.items()}
     judge("one_step" if steady else "rollout", predicted, 0 if steady else given)
+    first, chosen, drawn_arrays = 0 if steady else given, _chosen(truth, pictures), {}
+    if any(predictor.chance for predictor in judged.values()):
+        test = EnsembleTest(task, truth, given, present, chosen, members, seed)
+        held, of = read_all(source.validation, VALIDATION), {w: p for w, p in judged.items() if w != PERSISTENCE}
+        judged |= cheap_ensembles(of, task, held, source.validation.header.given, members, seed)
+        scored = {who: test.judged(who, p, None if p.chance else predicted[who]) for who, p in judged.items()}
+        metrics["one_step" if steady else "rollout"] |= entries_of(model, scored, draws(len(truth), seed, resamples))
+        drawn_arrays = {f"{name}_{who}": array for who, own in scored.items() for name, array in own.arrays.items()}
     solver = None
     if source.solvers and solved:
         found = compare(source.solvers, lambda batch: hardest(judged[model], batch), training_seconds, solved)
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
-    arrays = _arrays(learned, truth, predicted, 0 if steady else given, pictures, present)
-    return Evaluation(metrics, errors, solver, arrays)
+    arrays = _arrays(learned, truth, predicted, first, chosen, present)
+    return Evaluation(metrics, errors, solver, arrays | drawn_arrays)
 
 
 def _present(spec: TaskSpec, truth: Batch) -> tuple[TaskSpec, Callable[[Fields], Fields]]:
@@ -131,11 +146,10 @@ def _arrays(
     truth: Batch,
     predictions: Mapping[str, Fields],
     given: int,
-    pictures: int,
+    chosen: Int[Tensor, " S"],
     present: Callable[[Fields], Fields],
 ) -> dict[str, np.ndarray]:
     """A few trajectories to look at, spread over the test set, and the curves over all of it; given frames are true."""
-    chosen = torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()
     target = truth.values[:, given:]
     arrays = {"chosen": chosen.numpy(), "truth": truth.values[chosen].numpy()}
     arrays |= {"times": (truth.times[0] - truth.times[0, 0]).numpy()}
@@ -150,6 +164,10 @@ def _arrays(
     arrays["spectrum_truth"] = _spectrum(target[:, -1:])
     arrays["wavenumbers"] = power_spectrum(target[:1, -1:])[0].numpy()
     return arrays
+
+
+def _chosen(truth: Batch, pictures: int) -> Int[Tensor, " S"]:
+    return torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()
 
 
 def _spectrum(last: Fields) -> np.ndarray:

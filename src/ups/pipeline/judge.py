@@ -17,6 +17,7 @@ from ups.config.settings import decisive
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
+from ups.evaluation.cheap import DRESSED, PERTURBED
 from ups.evaluation.evaluate import Evaluation, evaluate
 from ups.evaluation.labels import labels
 from ups.evaluation.scores import not_finite
@@ -43,7 +44,7 @@ def judge(
     stages, families = stage_plans(config, tasks, directory), compared_plans(config, tasks, directory)
     done = {family: {part: plan for part, plan in plans.items() if _ended(plan)} for family, plans in families.items()}
     predictors = {name: _predictor(plan, runtime) for name, plan in stages.items()}
-    model = list(predictors)[-1]
+    model = next(name for name in reversed(predictors) if predictors[name].tasks)
     predictors |= {family: _family(plans, runtime) for family, plans in done.items() if plans}
     for name, untrained in config.each_untrained().items():
         predictors[name] = _untrained(untrained, predictors[model].tasks).to(runtime.device)
@@ -63,6 +64,7 @@ def judge(
                 resamples=config.evaluation.resamples,
                 pictures=config.evaluation.pictures,
                 solved=config.evaluation.solved,
+                members=config.evaluation.members,
                 training_seconds=sum(trained[stage]["seconds"] for stage in stages),
             )
             progress.update(number + 1, view)
@@ -76,8 +78,13 @@ def judge(
         os.replace(temporary, folder / f"{view}.npz")
     write(folder / "errors.json", json.dumps({view: evaluation.errors for view, evaluation in found.items()}).encode())
     compared = [name for name in config.compared_names() if name in predictors]
+    if any(predictor.chance for predictor in predictors.values()):
+        compared += [DRESSED, PERTURBED]
     trained_beside = [family for family, plans in done.items() if plans]
-    shown = {"model": model, "predictors": [asdict(label) for label in labels(list(stages), compared)]}
+    shown = {
+        "model": model,
+        "predictors": [asdict(label) for label in labels([n for n in stages if predictors[n].tasks], compared)],
+    }
     solver = {view: e.solver for view, e in found.items() if e.solver}
     details = {
         "command": command,

@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.data.draws import Draws
 from ups.fields import Conditions, Grid
 from ups.models.corrector import Correction
 from ups.models.predictor import State, Target
+from ups.rollout.members import draws_of_members, folded, lead_of_members
 from ups.rollout.operator import OperatorPredictor
 
 
@@ -56,22 +56,10 @@ class CorrectedPredictor:
         return self.advance(state, lead, state.history.new_zeros(len(state.history), *shape))
 
     def sample(self, state: State, lead: Float[Tensor, " B"] | None, seed: int, members: int) -> State:
-        """Members are folded into the batch, a whole batch of each member after another."""
-        if state.members is None:
-            state = replace(
-                state,
-                history=_repeated(state.history, members),
-                static=_repeated(state.static, members),
-                parameters={name: _repeated(value, members) for name, value in state.parameters.items()},
-                first=None if state.first is None else _repeated(state.first, members),
-                members=members,
-                tables={},
-            )
-        slots = torch.arange(len(state.history), device=state.history.device)
-        draws = Draws(seed, "members", torch.zeros((), dtype=torch.long), slots)
-        noise = draws.normal("noise", self.correct.noise_shape(state.task)).to(state.history)
-        leads = None if lead is None else state.kept("leads", (lead,), lambda: _repeated(lead, members))
-        return self.advance(state, leads, noise)
+        """All members in one batch."""
+        state = folded(state, members)
+        noise = draws_of_members(state, seed).normal("noise", self.correct.noise_shape(state.task))
+        return self.advance(state, lead_of_members(state, lead), noise.to(state.history))
 
     def advance(self, state: State, lead: Float[Tensor, " B"] | None, noise: Float[Tensor, "B *latent D"]) -> State:
         """One lead time further; the noise counts where a stretch begins."""
@@ -101,7 +89,3 @@ class CorrectedPredictor:
     def decode(self, state: State, target: Target | None = None) -> Float[Tensor, "... C"]:
         values = self.operator.decode(replace(state, members=None), target)
         return values if state.members is None else values.unflatten(0, (state.members, -1))
-
-
-def _repeated(values: Float[Tensor, "B *any"], members: int) -> Float[Tensor, "M_B *any"]:
-    return values.repeat(members, *(1,) * (values.dim() - 1))

@@ -44,7 +44,7 @@ def advance(
 def rollout(predictor: Predictor, task: str, batch: Batch, given: int = 1) -> Float[Tensor, "N T *space C"]:
     """Every frame after the first `given` of each trajectory, predicted from these alone."""
     parts = []
-    for part, conditions, lead in _chunks(batch):
+    for _, part, conditions, lead in chunks(batch):
         state = predictor.start(task, part.values[:, :given], conditions, part.grid)
         states = advance(predictor, state, [lead] * (part.values.shape[1] - given))
         parts.append(torch.stack([predictor.decode(state) for state in states], 1).cpu())
@@ -55,7 +55,7 @@ def rollout(predictor: Predictor, task: str, batch: Batch, given: int = 1) -> Fl
 def one_step(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N T *space C"]:
     """Frames 1 … T−1, each predicted from the true frames before it, of which the first has only one."""
     parts = []
-    for part, conditions, lead in _chunks(batch):
+    for _, part, conditions, lead in chunks(batch):
         history, frames = predictor.tasks[task].spec.history, []
         for t in range(1, part.values.shape[1]):
             state = predictor.start(task, part.values[:, max(0, t - history) : t], conditions, part.grid)
@@ -73,7 +73,7 @@ def half_steps(
     Starts are so far apart that the steps follow one another through the trajectories.
     """
     twice, once = [], []
-    for part, conditions, lead in _chunks(batch):
+    for _, part, conditions, lead in chunks(batch):
         history, frames = predictor.tasks[task].spec.history, part.values.shape[1]
         ends: tuple[list[Tensor], list[Tensor]] = ([], [])
         for t in range(0, max(1, frames - 2 * half), 2 * half):
@@ -91,15 +91,16 @@ def half_steps(
 def steady(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N 1 *space C"]:
     """The solutions of a steady task."""
     parts = []
-    for part, conditions, _ in _chunks(batch):
+    for _, part, conditions, _ in chunks(batch):
         state = predictor.start(task, torch.zeros_like(part.values), conditions, part.grid)
         parts.append(predictor.decode(predictor.step(state, None))[:, None].cpu())
     return torch.cat(parts)
 
 
-def _chunks(batch: Batch) -> Iterator[tuple[Batch, Conditions, Float[Tensor, " B"]]]:
-    """A few trajectories at a time, with their conditions and the time between their frames."""
-    for lo in range(0, len(batch), CHUNK):
-        part = batch.select(range(lo, min(lo + CHUNK, len(batch))))
+def chunks(batch: Batch, most: int = CHUNK) -> Iterator[tuple[slice, Batch, Conditions, Float[Tensor, " B"]]]:
+    """A few trajectories at a time: which, with their conditions and the time between their frames."""
+    for lo in range(0, len(batch), min(most, CHUNK)):
+        rows = slice(lo, min(lo + min(most, CHUNK), len(batch)))
+        part = batch.select(range(rows.start, rows.stop))
         lead = part.times[:, 1] - part.times[:, 0] if part.times.shape[1] > 1 else part.times[:, 0]
-        yield part, Conditions(part.parameters, part.static, part.forcings), lead
+        yield rows, part, Conditions(part.parameters, part.static, part.forcings), lead
