@@ -356,7 +356,9 @@ def test_a_true_solution_balances_and_a_mirrored_one_does_not():
     equation = Compressible2D(points=32, frames=11, duration=0.02, eta=0.05, zeta=0.05, initial="turbulent", mach=0.5)
     batch = equation.solve(0, range(2))
     wrong = replace(batch, values=batch.values.flip(2))
-    true, false = (balance(equation, b).square().mean((1, 2, 3)).sqrt() for b in (batch, wrong))
+    true, false = (
+        balance(equation, b.values, b.times, b.static).square().mean((1, 2, 3)).sqrt() for b in (batch, wrong)
+    )
     assert (false[:, 2:] > 5 * true[:, 2:]).all()
 
 

@@ -141,7 +141,7 @@ def test_a_coarse_solution_needs_the_start():
 def test_depth_alone_has_no_rate():
     equation = ShallowWater(points=16, frames=2, duration=0.1)
     with pytest.raises(UserError, match="flow is not stored"):
-        balance(equation, equation.solve(0, [0]))
+        balance(equation, (batch := equation.solve(0, [0])).values, batch.times, batch.static)
     assert equation.task().history == 2
 
 

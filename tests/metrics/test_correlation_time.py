@@ -7,7 +7,7 @@ from ups.metrics import correlation, correlation_time
 
 POINTS = 32
 ANGLE = 2 * math.pi * torch.arange(POINTS, dtype=torch.float64) / POINTS
-TIMES = torch.tensor([0.0, 0.5, 1.0, 1.5])
+TIMES = torch.tensor([[0.0, 0.5, 1.0, 1.5]])
 
 
 def turning(phases):

@@ -34,8 +34,8 @@ class Equation(ABC):
     One field u on equal cells of the unit interval, periodic, without static fields, unless the equation says
     otherwise. All sides are of one kind, `sides`, with the values `wall`. `conserved` are the channels whose means are
     kept, `named` the settings that are parameters of the equation, `told` whether a model is told them, `vectors` names
-    the vector that a channel is a component of; `positive` channels are learned as their logarithms. Solutions are
-    solved on at least `fewest` points an axis.
+    the vector that a channel is a component of; `positive` channels are learned as their logarithms. `closed` says
+    whether a stored frame tells its own `rate`. Solutions are solved on at least `fewest` points an axis.
 
     A transient one says how to `advance` a state on its own grid, or how to `roll` without that; states are (B, *space)
     of one channel, (B, *space, C) of several.
@@ -61,6 +61,7 @@ class Equation(ABC):
     positive: ClassVar[tuple[str, ...]] = ()
     history: ClassVar[int] = 1
     told: ClassVar[bool] = True
+    closed: ClassVar[bool] = True
     points: int
     frames: int
     duration: float
@@ -190,19 +191,21 @@ class Equation(ABC):
         )
 
 
-def balance(equation: Equation, batch: Batch) -> Float[Tensor, "B steps *space C"]:
+def balance(
+    equation: Equation, values: Float[Tensor, "B T *space C"], times: Float[Tensor, "B T"], static: Static
+) -> Float[Tensor, "B steps *space C"]:
     """How far each step between frames is from what the equation allows: u(t₁) − u(t₀) − ∫ rate dt.
 
     The integral is the trapezoidal rule over the two frames, so true solutions have a balance of third order in the
     time between frames: compare scores of predictions with each other, or with that of the truth.
-    A steady batch has the residual, in one frame.
+    Steady fields have the residual, in one frame.
     """
-    values = batch.values.double()
-    static = {name: field.double() for name, field in batch.static.items()}
+    values = values.double()
+    static = {name: field.double() for name, field in static.items()}
     rates = torch.stack([equation.rate(values[:, t], static) for t in range(values.shape[1])], 1)
     if equation.steady:
         return rates
-    dt = batch.times.diff(dim=1).reshape(len(batch), -1, *(1,) * (values.dim() - 2))
+    dt = times.diff(dim=1).reshape(len(values), -1, *(1,) * (values.dim() - 2))
     return values.diff(dim=1) - dt * (rates[:, 1:] + rates[:, :-1]) / 2
 
 

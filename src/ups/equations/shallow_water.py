@@ -47,6 +47,7 @@ class ShallowWater(Equation):
     duration: float = 1.0
 
     name: ClassVar[str] = "shallow_water"
+    closed: ClassVar[bool] = False
     title: ClassVar[str] = "Shallow water, radial dam break"
     formula: ClassVar[str] = "∂h/∂t + ∇·(hv) = 0, ∂(hv)/∂t + ∇·(hvv) + ∇(h²/2) = 0, open on all sides"
     method: ClassVar[str] = "HLLC, MUSCL (monotonised central), SSP-RK2 on {n} cells an axis"

@@ -56,6 +56,7 @@ class Wave(Equation):
     duration: float = 0.7
 
     name: ClassVar[str] = "wave"
+    closed: ClassVar[bool] = False
     title: ClassVar[str] = "Waves in a medium"
     formula: ClassVar[str] = "∂²u/∂t² = c² ∇²u, ∂u/∂t + c ∂u/∂n = 0 on the sides"
     method: ClassVar[str] = "leapfrog of fourth order, Mur's absorbing sides, {medium} medium, {n} points an axis"

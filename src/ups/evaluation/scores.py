@@ -46,7 +46,7 @@ def score(
         raise ValueError(f"the model is {model!r}, predictions are there of {', '.join(predictions)}")
     if taken := [name for name in predictions if name in RESERVED]:
         raise ValueError(f"a predictor cannot be called {taken[0]!r}: metrics.json has another meaning for it")
-    context = MetricContext(spec, times, grid)
+    context = MetricContext(spec, times.expand(len(truth), -1), grid)
     table = {who: per_sample(context, values, truth) for who, values in predictions.items()}
     drawn = draws(len(truth), seed, resamples)
     result: dict[str, dict[str, Any]] = {}

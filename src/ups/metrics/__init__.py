@@ -7,6 +7,7 @@ prediction makes the value it touches NaN, never a number that flatters.
 `registry.py` holds those that are reported, by name; `register_metric` adds a user's own.
 """
 
+from ups.metrics.balance import balance_error as balance_error
 from ups.metrics.bootstrap import bootstrap_interval as bootstrap_interval
 from ups.metrics.correlation import correlation as correlation
 from ups.metrics.correlation import correlation_time as correlation_time

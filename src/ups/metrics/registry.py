@@ -12,16 +12,18 @@ From then on it stands in `metrics.json` and in the report, for every predictor 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
+from ups.metrics.balance import balance_error
 from ups.metrics.correlation import correlation_time
 from ups.metrics.errors import boundary_rmse, conserved_rmse, max_error, nrmse, relative_l2, vrmse
-from ups.metrics.layout import Fields
+from ups.metrics.layout import Fields, Mask
 from ups.metrics.spectra import BANDS, spectral_error
 
 DERIVED = ("nrmse_median", "nrmse_pooled", "half_steps")
@@ -32,11 +34,18 @@ have them.
 
 @dataclass(frozen=True, eq=False)
 class MetricContext:
-    """What a metric may know beside the fields: the task, the times of the frames and where the points are."""
+    """What a metric may know beside the fields: the task, the times of each trajectory's frames, where the points are,
+    which cells are part of the domain (`mask`; None: all, and other cells must not count), the equation the data are
+    solutions of, where that is known, and each trajectory's parameters and static fields.
+    """
 
     spec: TaskSpec
-    times: Float[Tensor, " T"]
+    times: Float[Tensor, "N T"]
     grid: Grid
+    mask: Mask = None
+    equation: Equation | None = None
+    parameters: Mapping[str, Float[Tensor, " N"]] = field(default_factory=dict)
+    static: Mapping[str, Float[Tensor, "N *space"]] = field(default_factory=dict)
 
 
 Function = Callable[[Fields, Fields, MetricContext], Float[Tensor, " N"]]
@@ -88,7 +97,26 @@ def _sample_means(values: Float[Tensor, "N ..."]) -> Float[Tensor, " N"]:
 def _conserved(prediction: Tensor, truth: Tensor, context: MetricContext) -> Tensor:
     names = context.spec.channel_names
     columns = [names.index(invariant.channel) for invariant in context.spec.invariants]
-    return _sample_means(conserved_rmse(prediction, truth)[:, columns])
+    return _sample_means(conserved_rmse(prediction, truth, context.mask)[:, columns])
+
+
+def _balance(prediction: Tensor, truth: Tensor, context: MetricContext) -> Tensor:
+    assert context.equation is not None
+    of = context.equation, context.parameters, context.static
+    return _sample_means(balance_error(prediction, truth, context.times, *of))
+
+
+def _balanced(context: MetricContext) -> bool:
+    """All channels of an equation whose frames tell their rates, on its own cells, all of which are in the domain."""
+    equation, grid = context.equation, context.grid
+    return (
+        equation is not None
+        and equation.closed
+        and context.mask is None
+        and context.spec.channel_names == equation.channels
+        and Grid.cell_centred(grid.shape, equation.extent).same_as(grid)
+        and (equation.steady or context.times.shape[1] > 1)
+    )
 
 
 def _register_own() -> None:
@@ -98,16 +126,20 @@ def _register_own() -> None:
         ("max_error", max_error),
         ("boundary_rmse", boundary_rmse),
     ):
-        register_metric(name, lambda p, y, _, f=pointwise: _sample_means(f(p, y)))
+        register_metric(name, lambda p, y, context, f=pointwise: _sample_means(f(p, y, context.mask)))
     for column, (band, _, _) in enumerate(BANDS):
-        register_metric(f"spectral_{band}", lambda p, y, _, i=column: _sample_means(spectral_error(p, y)[..., i]))
-    register_metric("vrmse", lambda p, y, _: _sample_means(vrmse(p, y)))
+        register_metric(
+            f"spectral_{band}",
+            lambda p, y, context, i=column: _sample_means(spectral_error(p, y, context.mask)[..., i]),
+        )
+    register_metric("vrmse", lambda p, y, context: _sample_means(vrmse(p, y, context.mask)))
     register_metric("conserved_rmse", _conserved, lambda context: bool(context.spec.invariants))
     register_metric(
         "correlation_time",
-        lambda p, y, context: _sample_means(correlation_time(p, y, context.times)),
+        lambda p, y, context: _sample_means(correlation_time(p, y, context.times, mask=context.mask)),
         lambda context: not context.spec.steady,
     )
+    register_metric("balance", _balance, _balanced)
 
 
 _register_own()

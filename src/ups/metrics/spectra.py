@@ -2,6 +2,9 @@
 
 The wave number of a mode counts waves per domain: with integer indices kᵢ along the axes, |k| = √Σ kᵢ², rounded to the
 nearest integer. Sums over modes are Parseval sums: over all |k| they give the mean of the square over space.
+
+Cells that a mask excludes are zero here, in errors and in fields: the sums over all |k| stay those of the domain's
+cells, but the edge of the domain has waves of its own. Compare masked spectra with each other.
 """
 
 from __future__ import annotations
@@ -12,21 +15,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ups.metrics.layout import Fields, aligned, space_axes
+from ups.metrics.layout import Fields, Mask, aligned, filled, space_axes
 
 BANDS: tuple[tuple[str, int, float], ...] = (("low", 0, 5), ("middle", 5, 13), ("high", 13, math.inf))
 """Name, first |k| and the |k| before which it ends: PDEBench's bands, 0 to 4, 5 to 12, 13 and above."""
 
 
-def spectral_error(prediction: Fields, truth: Fields) -> Float[Tensor, "N T C 3"]:
+def spectral_error(prediction: Fields, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C 3"]:
     """√(Σ_{|k| in band} |êₖ|²) / √⟨y²⟩ₓ in the three `BANDS`: where in scale the nRMSE sits.
 
     The three squares sum to nRMSE². A band the grid has no waves for (16 points know none above 8) is NaN, so that it
     is not taken for a perfect score; zero truths are treated as in `nrmse`.
     """
     prediction, truth, space = aligned(prediction, truth)
-    power, shell = _modes(prediction - truth)
-    scale = truth.square().mean(space).sqrt()
+    power, shell = _modes(filled(prediction - truth, mask))
+    scale = filled(truth, mask).square().mean(space).sqrt()
     bands = []
     for _, start, end in BANDS:
         inside = (shell >= start) & (shell < end)
@@ -35,12 +38,12 @@ def spectral_error(prediction: Fields, truth: Fields) -> Float[Tensor, "N T C 3"
     return torch.stack(bands, -1)
 
 
-def power_spectrum(field: Fields) -> tuple[Int[Tensor, " K"], Float[Tensor, "N T K C"]]:
+def power_spectrum(field: Fields, mask: Mask = None) -> tuple[Int[Tensor, " K"], Float[Tensor, "N T K C"]]:
     """Wave numbers k = 0, 1, … and the energy Σ_{|k'| ≈ k} |ûₖ'|² of each shell, for spectra in plots.
 
     Shells past half the points of the shortest axis are incomplete (corners of the mode box) and are left out.
     """
-    power, shell = _modes(field.double())
+    power, shell = _modes(filled(field.double(), mask))
     count = min(field.shape[2:-1]) // 2 + 1
     shells = torch.zeros(
         *power.shape[:2], int(shell.max()) + 1, power.shape[-1], dtype=power.dtype, device=field.device
