@@ -35,6 +35,8 @@ FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
 BEYOND = 0.05
 """A value further outside the trained range than this share of its length is warned of: before guards cut it off."""
+MOST_MEMBERS = 4096
+"""Of a rollout: they are computed in one batch."""
 MOST_STEPS = 10**7
 """Of a rollout: all its states are kept, so more is a slip of the pen."""
 
@@ -48,6 +50,23 @@ class Rollout:
     channels: tuple[str, ...]
     task: str
     warnings: tuple[str, ...] = ()
+    count: int = 1
+
+    @property
+    def members(self) -> Float[Tensor, "M ..."]:
+        """Each member's values; of a rollout without members, itself as the only one."""
+        return self.values if self.count > 1 else self.values[None]
+
+    @property
+    def mean(self) -> Float[Tensor, "... C"]:
+        """Over members."""
+        return self.members.mean(0)
+
+    def quantile(self, share: float) -> Float[Tensor, "... C"]:
+        """Over members: `share` of them are below."""
+        if not 0 <= share <= 1:
+            raise UserError(f"the quantile's share is {share}; give a number from 0 to 1")
+        return torch.quantile(self.members, share, dim=0)
 
 
 def load(run: str | Path, device: str | torch.device = "cpu", capture: bool = True) -> Simulator:
@@ -95,8 +114,9 @@ class Simulator:
         - dt: the task's own step if not given, and any between the shortest and the longest lead time trained on. Times
           between steps are interpolated by a cubic through those around; without dt, a model of a range of lead times
           takes steps that end at each of them, where these are in its range.
-        - members: of several, values have them as an axis in front of the batch's; `seed` says which ones. Those of a
-          model without chance are all the same.
+        - members: of several, values have them as an axis in front of the batch's, and the rollout has their `mean` and
+          `quantile(share)`; `seed` says which ones. Those of a model without chance are all the same. Of one, what
+          chance there is, is left out.
         """
         given = _flat_conditions(u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions)
         if isinstance(u0, Trajectory):
@@ -113,8 +133,8 @@ class Simulator:
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
         target = _query(at, grid) if at is not None else grid
-        if not isinstance(members, int) or members < 1:
-            raise UserError(f"members is {members!r}; give a whole number from 1 on")
+        if not isinstance(members, int) or not 1 <= members <= MOST_MEMBERS:
+            raise UserError(f"members is {members!r}; give a whole number from 1 to {MOST_MEMBERS}, of each seed")
         of = self._conditions(learned, given, frames, grid)
         if learned.spec.steady:
             if steps is not None or times is not None:
@@ -134,7 +154,7 @@ class Simulator:
         values = values.unflatten(0, (members, -1))
         values = values if batched else values[:, 0]
         values = values if members > 1 else values[0]
-        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes))
+        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes), members)
 
     def _decoded(
         self,

@@ -87,6 +87,17 @@ def test_ranks_are_uniform_where_truth_is_one_more_draw_and_at_the_ends_where_me
     assert float(narrow[0] + narrow[-1]) > 0.8
 
 
+def test_masked_cells_count_for_nothing() -> None:
+    members, truth = drawn(5, 2, 1, 6, 1), drawn(2, 1, 6, 1, seed=1)
+    mask = torch.tensor([[True, True, True, False, False, False]]).expand(2, -1)
+    part, whole = (members[..., :3, :], truth[..., :3, :]), (members, truth)
+    for score in (crps, energy_score):
+        torch.testing.assert_close(score(*whole, mask), score(*part))
+    torch.testing.assert_close(spread_and_skill(*whole, mask), spread_and_skill(*part))
+    torch.testing.assert_close(coverage(*whole, 0.5, mask), coverage(*part, 0.5))
+    assert torch.equal(rank_histogram(*whole, mask), rank_histogram(*part))
+
+
 def test_members_that_are_no_numbers_make_no_good_score() -> None:
     members, truth = drawn(3, 1, 1, 4, 1), drawn(1, 1, 4, 1, seed=1)
     members[0, 0, 0, 0, 0] = math.nan

@@ -72,16 +72,17 @@ class EnsembleTest:
         for rows, whole in parts:
             truth = self.truth.values[rows, -whole.shape[2] :]
             members, target = torch.stack([self.present(member) for member in whole]), self.present(truth)
-            spread, skill = spread_and_skill(members, target)
-            found = {"crps": crps(members, target), "energy_score": energy_score(members, target)}
-            found |= {"mean_nrmse": nrmse(members.double().mean(0), target), "spread": spread, "skill": skill}
-            found |= {f"coverage_{round(100 * level)}": coverage(members, target, level) for level in LEVELS}
+            mask = None if self.truth.mask is None else self.truth.mask[rows]
+            spread, skill = spread_and_skill(members, target, mask)
+            found = {"crps": crps(members, target, mask), "energy_score": energy_score(members, target, mask)}
+            found |= {"mean_nrmse": nrmse(members.double().mean(0), target, mask), "spread": spread, "skill": skill}
+            found |= {f"coverage_{round(100 * level)}": coverage(members, target, level, mask) for level in LEVELS}
             for key, values in found.items():
                 numbers[key].append(values)
             if drawn:
                 here = [int(place) - rows.start for place in self.chosen if rows.start <= place < rows.stop]
                 arrays["fan"].append(torch.quantile(whole[:, here], whole.new_tensor(FAN), dim=0).transpose(0, 1))
-                arrays["ranks"].append(rank_histogram(members, target)[None])
+                arrays["ranks"].append(rank_histogram(members, target, mask)[None])
                 arrays["spectrum"].append(power_spectrum(whole[:, :, -1:].transpose(0, 1).flatten(0, 1))[1])
         whole_numbers = {key: torch.cat(values) for key, values in numbers.items()}
         spread, skill = whole_numbers.pop("spread"), whole_numbers.pop("skill")

@@ -20,14 +20,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.metrics.layout import Fields, space_axes
+from ups.metrics.layout import Fields, Mask, cells, mean, space_axes
 
 Members = Float[Tensor, "M N T *space C"]
 LEVELS = (0.5, 0.9)
 """Of the intervals whose coverage is reported."""
 
 
-def crps(members: Members, truth: Fields) -> Float[Tensor, "N T C"]:
+def crps(members: Members, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
     """By sorting: Σ_{i<j} |uᵢ − uⱼ| = Σᵢ (2i − M − 1) u₍ᵢ₎, i from 1 on."""
     members, truth, space = _aligned(members, truth)
     count = len(members)
@@ -36,30 +36,36 @@ def crps(members: Members, truth: Fields) -> Float[Tensor, "N T C"]:
         weights = 2 * torch.arange(1, count + 1, dtype=members.dtype, device=members.device) - count - 1
         apart = torch.einsum("m,m...->...", weights, members.sort(0).values)
         error = error - apart / (count * (count - 1))
-    return error.mean(space) / truth.square().mean(space).sqrt()
+    return mean(error, space, mask) / mean(truth.square(), space, mask).sqrt()
 
 
-def energy_score(members: Members, truth: Fields) -> Float[Tensor, "N T C"]:
+def energy_score(members: Members, truth: Fields, mask: Mask = None) -> Float[Tensor, "N T C"]:
     members, truth, space = _aligned(members, truth)
-    count, inside = len(members), tuple(axis + 1 for axis in space)
-    error = (members - truth).square().mean(inside).sqrt().mean(0)
+    count = len(members)
+
+    def size(field: Fields) -> Float[Tensor, "N T C"]:
+        return mean(field.square(), space, mask).sqrt()
+
+    error = torch.stack([size(member - truth) for member in members]).mean(0)
     if count > 1:
-        apart = sum((members[i + 1 :] - members[i]).square().mean(inside).sqrt().sum(0) for i in range(count - 1))
-        error = error - apart / (count * (count - 1))
-    return error / truth.square().mean(space).sqrt()
+        apart = torch.stack([size(one - other) for i, one in enumerate(members) for other in members[:i]]).mean(0)
+        error = error - apart / 2
+    return error / size(truth)
 
 
-def spread_and_skill(members: Members, truth: Fields) -> tuple[Float[Tensor, "N T C"], Float[Tensor, "N T C"]]:
+def spread_and_skill(
+    members: Members, truth: Fields, mask: Mask = None
+) -> tuple[Float[Tensor, "N T C"], Float[Tensor, "N T C"]]:
     """The squares of both, ⟨variance⟩ (M + 1) / M and ⟨(ū − y)²⟩: their means over samples are to be compared."""
     members, truth, space = _aligned(members, truth)
     count = len(members)
-    skill = (members.mean(0) - truth).square().mean(space)
+    skill = mean((members.mean(0) - truth).square(), space, mask)
     if count == 1:
         return torch.zeros_like(skill), skill
-    return members.var(0).mean(space) * ((count + 1) / count), skill
+    return mean(members.var(0), space, mask) * ((count + 1) / count), skill
 
 
-def coverage(members: Members, truth: Fields, level: float) -> Float[Tensor, "N T C"]:
+def coverage(members: Members, truth: Fields, level: float, mask: Mask = None) -> Float[Tensor, "N T C"]:
     """The share of points whose truth lies in the members' central interval of so much probability.
 
     Its ends are quantiles at (1 ∓ level)/2, the i-th smallest of M members being that at i / (M + 1): so often is
@@ -69,16 +75,16 @@ def coverage(members: Members, truth: Fields, level: float) -> Float[Tensor, "N 
     members, truth, space = _aligned(members, truth)
     ordered, tail = members.sort(0).values, (1 - level) / 2
     low, high = _quantile(ordered, tail), _quantile(ordered, 1 - tail)
-    return ((low <= truth) & (truth <= high)).double().mean(space)
+    return mean(((low <= truth) & (truth <= high)).double(), space, mask)
 
 
-def rank_histogram(members: Members, truth: Fields) -> Float[Tensor, " ranks"]:
+def rank_histogram(members: Members, truth: Fields, mask: Mask = None) -> Float[Tensor, " ranks"]:
     """How many points have 0 … M members below the truth; a member equal to it is below it half of the time."""
     members, truth, _ = _aligned(members, truth)
     count = len(members)
     below, equal = (members < truth).sum(0), (members == truth).sum(0)
-    low = torch.bincount(below.flatten(), minlength=count + 1)
-    high = torch.bincount((below + equal).flatten(), minlength=count + 1)
+    counted = torch.ones_like(below, dtype=torch.bool) if mask is None else cells(mask, truth).expand_as(below)
+    low, high = (torch.bincount(ranks[counted], minlength=count + 1) for ranks in (below, below + equal))
     return (low + high).double() / 2
 
 
