@@ -28,7 +28,7 @@ from ups.rollout.predict import steady as solve
 from ups.rollout.schedule import SAME
 from ups.track.jsonl import plain
 
-VALIDATION = 32
+VALIDATION = 16
 """At most so many validation trajectories size the cheap ensembles."""
 
 

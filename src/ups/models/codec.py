@@ -55,6 +55,8 @@ def unpatchify(cells: Float[Tensor, "B *latent CP"], patch: tuple[int, ...]) -> 
 class Codec(nn.Module):
     """`encode` and `decode`; `numbers[task]` are those of a latent cell."""
 
+    computed_by = ("encode", "decode")
+
     def __init__(self, tasks: Sequence[TrainedTask], settings: CodecSettings) -> None:
         super().__init__()
         self.tasks: dict[str, TaskSpec] = {t.spec.name: replace(t.spec, history=1, static=()) for t in tasks}

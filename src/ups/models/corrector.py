@@ -49,6 +49,8 @@ class CorrectorSettings(TrunkSettings):
 class Corrector(nn.Module):
     """The velocity v, and the size s of the error."""
 
+    computed_by = ("size", "context", "velocity")
+
     def __init__(self, tasks: Sequence[TrainedTask], codec: Codec, settings: CorrectorSettings) -> None:
         super().__init__()
         names = [task.spec.name for task in tasks]
