@@ -17,35 +17,26 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.distributed_c10d import _resolve_process_group
-from torch.distributed.fsdp._fully_shard import _fsdp_param
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ups.distributed.faults.heartbeat import Heartbeat
 from ups.distributed.parallel import local, parallelise, reduce_gradients
 from ups.distributed.runtime.settings import RuntimeConfig
-from ups.distributed.runtime.start import Ranks, Runtime
 from ups.equations import Darcy
 from ups.fields import Batch, Grid
 from ups.models.geometry import Frame, Geometry
 from ups.models.operator.model import OperatorModel
 from ups.models.operator.spectral import Spectral
 from ups.models.propagator import Propagator
+from ups.ops.fake import Sent, fake_runtime
 from ups.training.ema import EMA
 from ups.training.optimisers import build_optimiser
 from ups.training.settings import TrainingConfig
@@ -77,38 +68,6 @@ class Cost:
         return Cost(*(b + steps * (b - a) for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
-class Sent(TorchDispatchMode):
-    """Adds up what every collective sends: to ranks of the same node, and in groups that reach beyond it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.within = self.beyond = 0.0
-        self.collectives = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it comes again as the collectives that it stands for
-        name = func._schema.name
-        if name in ("c10d::_allgather_base_", "c10d::_reduce_scatter_base_"):
-            self._add(max(args[0].nbytes, args[1].nbytes), dist.ProcessGroup.unbox(args[2]))
-        elif name == "c10d::allreduce_":
-            self._add(2 * sum(tensor.nbytes for tensor in args[0]), dist.ProcessGroup.unbox(args[1]))
-        elif name == "_c10d_functional::all_reduce":
-            self._add(2 * args[0].nbytes, _resolve_process_group(args[2]))
-        elif name.split("::")[0] in ("c10d", "_c10d_functional") and not name.endswith("wait_tensor"):
-            raise NotImplementedError(f"what does {name} send?")
-        return func(*args, **(kwargs or {}))
-
-    def _add(self, whole: float, group: dist.ProcessGroup) -> None:
-        ranks = dist.get_process_group_ranks(group)
-        count = whole * (len(ranks) - 1) / len(ranks)
-        self.collectives += 1
-        if ranks[-1] // NODE == ranks[0] // NODE:
-            self.within += count
-        else:
-            self.beyond += count
-
-
 class Known(Grid):
     """A grid whose spacing needs no numbers of a tensor."""
 
@@ -129,36 +88,15 @@ class Network(OperatorModel):
         return TABLES
 
 
-def _chunks(tensor: Tensor, count: int, dim: int) -> list[Tensor]:
-    """What torch does, but the shards of ranks that have none are one tensor: it makes thousands, in minutes."""
-    chunks = list(torch.chunk(tensor, count, dim=dim))
-    return chunks + [tensor.new_empty(0)] * (count - len(chunks))
-
-
-_fsdp_param._chunk_with_empty = _chunks
-
 # On a CPU the update asks whether the gradient's norm is finite, and whether it is to be clipped. Without numbers: yes.
 FakeTensor.__float__ = lambda self: 1e9
-
-
-@contextmanager
-def runtime(strategy: str, ranks: int) -> Iterator[Runtime]:
-    """Rank 0 of many that do not exist."""
-    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
-    shard = {"ddp": None, "fsdp2": ranks, "hsdp": NODE}[strategy]
-    names = ("dp_replicate", "dp_shard")
-    mesh = None if shard is None else init_device_mesh("cpu", (ranks // shard, shard), mesh_dim_names=names)
-    config = RuntimeConfig.model_validate({"strategy": strategy, "device": "cpu"})
-    try:
-        yield Runtime(config, Ranks(0, ranks, 0, NODE), CPU, 1, Heartbeat(None, 0, 0), mesh=mesh)
-    finally:
-        dist.destroy_process_group()
 
 
 def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
     """One training step of the real program."""
     spec, training = PROBLEM.task(), TrainingConfig()
-    with runtime(strategy, ranks) as rt, FakeTensorMode(allow_non_fake_inputs=True):
+    config = RuntimeConfig.model_validate({"strategy": strategy, "shard": NODE if strategy == "hsdp" else None})
+    with fake_runtime(config, ranks, NODE) as rt, FakeTensorMode(allow_non_fake_inputs=True):
         network = Network([spec], {spec.name: FRAME}, width=width, depth=depth, modes=MODES, head=64)
         model = Propagator(network, [spec], {})
         parameters = sum(p.numel() for p in model.parameters())
@@ -175,7 +113,7 @@ def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
         whole_step()
         with CommDebugMode() as torchs_own:
             whole_step()
-        with Sent() as sent:
+        with Sent(NODE) as sent:
             whole_step()
         if sent.collectives != torchs_own.get_total_counts():
             raise AssertionError(f"{sent.collectives} collectives, torch counts {torchs_own.get_total_counts()}")

@@ -19,7 +19,7 @@ import ups
 from ups.cli.arguments import parse_settings, parse_times
 from ups.errors import UserError
 
-COMMANDS = ["", "run", "train", "finetune", "evaluate", "report", "simulate", "export", "explain", "bench", "data"]
+COMMANDS = ["", "run", "train", "finetune", "evaluate", "report", "simulate", "export", "explain", "bench", "check", "data"]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
 COMMANDS += ["store", "store build", "store verify"]
 HEAVY = ["torch", "numpy", "matplotlib", "h5py"]

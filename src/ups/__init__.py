@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ups.models.architectures import register_architecture as register_architecture
     from ups.models.predictor import register_predictor as register_predictor
     from ups.pipeline.finetune import finetune as finetune
+    from ups.pipeline.fit import fit as fit
     from ups.simulator import Simulator as Simulator
     from ups.simulator import load as load
     from ups.training.kinds import register_stage as register_stage
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 PUBLIC = {
     "Simulator": "ups.simulator",
     "finetune": "ups.pipeline.finetune",
+    "fit": "ups.pipeline.fit",
     "generate": "ups.data.generate.make",
     "load": "ups.simulator",
     "open_dataset": "ups.data.open",
@@ -42,6 +44,7 @@ __all__ = [
     "Simulator",
     "__version__",
     "finetune",
+    "fit",
     "generate",
     "load",
     "open_dataset",

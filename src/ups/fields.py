@@ -235,7 +235,7 @@ class TaskSpec:
     `latent_spacing` is the distance between the model's latent points; it belongs to the task, so inputs of any
     resolution meet the same operator. None is a latent for every point of the training data. `dt` is the time between
     frames, None where the data are to say it; a steady task has none. `source` says where data come from:
-    {"equation": name, ...} or {"path": ...}.
+    {"equation": name, ...} or {"path": ...}. `units` are words for people, by channel, parameter, axis and "time".
     """
 
     name: str
@@ -250,6 +250,7 @@ class TaskSpec:
     steady: bool = False
     invariants: tuple[Invariant, ...] = ()
     source: Mapping[str, Any] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.dimension <= 3:

@@ -11,9 +11,10 @@ Everything is differentiable in u0 and in the conditions.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.predictor import Predictor, State, Target
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import advance
+from ups.rollout.result import Rollout as Rollout
 from ups.rollout.schedule import Schedule, exact, regular
 from ups.training.restore import restored, stage_folder
 
@@ -41,48 +43,56 @@ MOST_STEPS = 10**7
 """Of a rollout: all its states are kept, so more is a slip of the pen."""
 
 
-@dataclass(frozen=True, eq=False)
-class Rollout:
-    """Values in physical units at `times`, on the grid or at the points asked for; `warnings` say what not to trust."""
-
-    values: Float[Tensor, "... C"]  # (B, T, *points, C), or (T, *points, C) from a start without B; members before B
-    times: Float[Tensor, " T"]
-    channels: tuple[str, ...]
-    task: str
-    warnings: tuple[str, ...] = ()
-    count: int = 1
-
-    @property
-    def members(self) -> Float[Tensor, "M ..."]:
-        """Each member's values; of a rollout without members, itself as the only one."""
-        return self.values if self.count > 1 else self.values[None]
-
-    @property
-    def mean(self) -> Float[Tensor, "... C"]:
-        """Over members."""
-        return self.members.mean(0)
-
-    def quantile(self, share: float) -> Float[Tensor, "... C"]:
-        """Over members: `share` of them are below."""
-        if not 0 <= share <= 1:
-            raise UserError(f"the quantile's share is {share}; give a number from 0 to 1")
-        return torch.quantile(self.members, share, dim=0)
-
-
 def load(run: str | Path, device: str | torch.device = "cpu", capture: bool = True) -> Simulator:
     """The simulator of a run directory (its best checkpoint by validation error, averaged weights) or of an export.
 
     On a GPU its steps are replayed as CUDA graphs, unless `capture` is false.
     """
     how = RuntimeConfig(capture="auto" if capture else "off")
-    return Simulator(restored(stage_folder(Path(run)), how).predictor().to(device))
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device is {str(device)!r}, but torch finds no GPU here; leave device out to use the CPU")
+    return Simulator(restored(stage_folder(Path(run)), how).predictor().to(device), Path(run))
 
 
 class Simulator:
-    """A predictor, asked in a user's words."""
+    """A predictor, asked in a user's words. `run` is the directory it was loaded from, if any."""
 
-    def __init__(self, predictor: Predictor) -> None:
-        self.predictor, self.tasks = predictor, predictor.tasks
+    def __init__(self, predictor: Predictor, run: Path | None = None) -> None:
+        self.predictor, self.tasks, self.run = predictor, predictor.tasks, run
+
+    @cached_property
+    def scores(self) -> Mapping[str, Any]:
+        """Of a run that was evaluated: what its metrics.json says of each task on trajectories kept from training,
+        such as scores["heat"]["rollout"]["nrmse"]["model"].
+        """
+        path = None if self.run is None else self.run / "metrics.json"
+        return json.loads(path.read_text())["tasks"] if path is not None and path.is_file() else {}
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{what:11}{value}" for what, value in self._said())
+
+    def _repr_html_(self) -> str:
+        from ups.rollout.pictures import table
+
+        return table(self._said())
+
+    def _said(self) -> list[tuple[str, str]]:
+        said = [("simulator", str(self.run or type(self.predictor).__name__))]
+        for name, learned in self.tasks.items():
+            spec = learned.spec
+            shape = " × ".join(map(str, learned.grid.shape))
+            step = "steady" if spec.steady else f"dt {spec.dt:g} {spec.units.get('time', '')}".rstrip()
+            said.append(("task", f"{name}: {', '.join(spec.channel_names)} on {shape} points, {step}"))
+            said.append(("sides", spec.boundary.kinds))
+            for each, (low, high) in learned.ranges.items():
+                said.append(("condition", f"{each} from {low:g} to {high:g} {spec.units.get(each, '')}".rstrip()))
+            said += [("condition", f"{each}, a field") for each in spec.static]
+            view = self.scores.get(name, {})
+            for told, measured in (view.get("rollout") or view.get("one_step") or {}).items():
+                if told == "nrmse":
+                    shown = {other: v for other, v in measured.items() if isinstance(v, float)}
+                    said.append(("error", ", ".join(f"{other} {v:.4g}" for other, v in shown.items())))
+        return said
 
     def to(self, where: torch.device | torch.dtype | str) -> Simulator:
         """Move to a device, or compute in another precision."""
@@ -154,7 +164,8 @@ class Simulator:
         values = values.unflatten(0, (members, -1))
         values = values if batched else values[:, 0]
         values = values if members > 1 else values[0]
-        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes), members)
+        units = learned.spec.units
+        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes), target, units, members)
 
     def _decoded(
         self,

@@ -18,6 +18,8 @@ WRITTEN = {
     "pdebench-grouped": header_of((6, 5), channels=("u", "v"), parameters={"nu": None}),
     "pdebench-incompressible": header_of((4, 5), channels=("Vx", "Vy", "particles"), static=("force_x", "force_y")),
     "well": header_of((4, 5), static=("a",), forcings={"g": True}, masked=True, parameters={"nu": None}),
+    "netcdf": header_of((4, 5), static=("a",), parameters={"nu": None}),
+    "arrays": header_of((4, 5), static=("a",), parameters={"nu": None}),
     "pdegym": header_of((4, 5), static=("c",)),
     "pairs": header_of((4, 5), 1, static=("a",)),
 }

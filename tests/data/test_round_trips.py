@@ -31,6 +31,8 @@ HELD = {
         (2, ("Vx", "Vy", "particles"), ("force_x", "force_y"), False, False),
         (2, ("particles", "Vy", "Vx"), ("force_y", "force_x"), False, False),
     ],
+    "netcdf": [(1, ("u",), (), False, True), (2, ("h", "温度"), ("a",), False, True), (3, FLUID, (), False, True)],
+    "arrays": [(1, ("u",), (), False, True), (2, ("h", "温度"), ("a",), False, True), (3, FLUID, (), False, True)],
     "well": [
         (1, ("u",), (), False, True),
         (2, ("velocity_y", "温度", "velocity_x", "Vx"), ("a",), False, True),

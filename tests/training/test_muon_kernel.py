@@ -98,7 +98,9 @@ def test_what_no_processor_has_room_for_or_must_not_be_rounded_is_left_to_produc
     assert not _has_kernel(nn.Parameter(torch.zeros(40, 80, device="cuda")))
 
 
-def test_where_triton_cannot_build_torch_s_operations_are_used_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_triton_cannot_build_torch_s_operations_are_used_and_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Unbuilt:
         def __getitem__(self, grid: tuple[int]) -> None:
             raise RuntimeError("no C compiler was found\nand more")

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from ups.cli.bench import bench
 from ups.cli.data import convert, fetch, inspect, make, stats
 from ups.cli.finetune import finetune
+from ups.cli.operations import check
 from ups.cli.run import evaluate, explain, export, report, run, train
 from ups.cli.simulate import simulate
 from ups.cli.store import build, verify
@@ -47,7 +48,7 @@ app.add_typer(data, name="data")
 store = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(store, name="store")
 
-for command in (run, train, finetune, evaluate, report, simulate, export, explain, bench):
+for command in (run, train, finetune, evaluate, report, simulate, export, explain, bench, check):
     app.command()(command)
 for command in (make, fetch, inspect, stats, convert):
     data.command()(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ups.data.settings import TaskConfig
 from ups.data.tasks import task, task_from_mapping
@@ -15,6 +16,18 @@ def task_of(name: str, config: TaskConfig) -> TaskSpec:
     """The task that a configuration defines for itself alone, or the registered one, with its latent spacing if any."""
     spec = task_from_mapping({**config.define, "name": name}) if config.define else task(name)
     return spec if config.latent_spacing is None else replace(spec, latent_spacing=config.latent_spacing)
+
+
+def definition_of(header: Header) -> dict[str, Any]:
+    """What a file says of itself, as `define:` has it."""
+    sides = [
+        [{"kind": side.kind, **({"value": list(side.value)} if side.value else {})} for side in pair]
+        for pair in header.boundary.sides
+    ]
+    told: dict[str, Any] = {"dimension": header.grid.dimension, "channels": list(header.channels), "boundary": sides}
+    told |= {"parameters": list(header.parameters), "static": list(header.static), "steady": header.steady}
+    told |= {"units": dict(header.notes.get("units", {}))}
+    return {key: value for key, value in told.items() if value}
 
 
 def settled(spec: TaskSpec, header: Header, defined: bool) -> TaskSpec:

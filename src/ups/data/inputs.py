@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ups.data.agreement import check_frames, check_parameters, check_test, settled, task_of
 from ups.data.generate.make import data_keys, equation_header, is_made
 from ups.data.joined import Joined, Subset
 from ups.data.settings import DataConfig, MakeConfig, TaskConfig
-from ups.data.sources import data_root, equations_of, family_seed, open_files
+from ups.data.sources import Source, data_root, equations_of, family_seed, open_files
 from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Dataset, Header, TaskSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """What is known of a task before any field is read or made. `source` is None where data are still to be made: then
+    each file is to hold `trajectories` of `header`, and `missing` of the `files` are not there yet.
+    """
+
+    spec: TaskSpec
+    header: Header
+    trajectories: int
+    files: tuple[Path, ...] = ()
+    missing: int = 0
+    source: Source | None = None
+
+    @property
+    def trained(self) -> int:
+        """Trajectories to train on, to a few."""
+        if self.source is not None:
+            return len(self.source.train)
+        return len(self.files) * (self.trajectories - 2 * max(1, round(self.trajectories / 10)))
 
 
 def check_inputs(
@@ -24,8 +45,8 @@ def check_inputs(
     seed: int = 0,
     unroll: int = 1,
     stride: int = 1,
-) -> None:
-    """Refuse what could not be trained on: names, settings, files, and what files say of themselves.
+) -> dict[str, Outline]:
+    """Refuse what could not be trained on: names, settings, files, and what files say of themselves, which is returned.
 
     Reads headers alone and writes nothing. `folder` is where made data lie if the configuration names no root, `seed`
     the run's. `unroll` and `stride` are the most steps and the shortest stride that a trajectory must hold. Damage and
@@ -34,15 +55,20 @@ def check_inputs(
     root = data_root(data, folder)
     files: dict[Path, tuple[str, str]] = {}
     views: dict[str, str] = {}
+    found: dict[str, Outline] = {}
     for name, config in tasks.items():
         spec = task_of(name, config)
         if config.make:
-            headers, tests = _check_made(spec, config.make, root, seed, files), {name: None}
+            made = _check_made(spec, config.make, root, seed, files)
+            headers, tests = list(made.values()), {name: None}
             first = headers[0]
+            missing = sum(not path.exists() for path in made)
+            outline = Outline(spec, first, config.make.trajectories, tuple(made), missing)
         else:
             source = open_files(spec, config, root)
             headers, tests = list(_headers(source.train)), source.tests
             first = source.train.header
+            outline = Outline(spec, first, len(source.train), source=source)
         check_parameters(name, spec, headers)
         spec = settled(spec, first, bool(config.define))
         check_frames(spec, first, unroll, stride)
@@ -51,13 +77,15 @@ def check_inputs(
                 raise UserError(f"tasks {views[view]!r} and {name!r} both have a test set {view!r}; rename one")
             if test is not None:
                 check_test(view, spec, test.header)
+        found[name] = replace(outline, spec=spec)
+    return found
 
 
 def _check_made(
     spec: TaskSpec, make: MakeConfig, root: Path, seed: int, files: dict[Path, tuple[str, str]]
-) -> list[Header]:
-    """The headers of the files to be made; `files` says which data each file is to hold, of all tasks."""
-    headers = []
+) -> dict[Path, Header]:
+    """The files to be made and their headers; `files` says which data each file is to hold, of all tasks."""
+    made: dict[Path, Header] = {}
     for label, equation in equations_of(spec.name, make):
         keys = data_keys(equation, make.trajectories, family_seed(seed, equation))
         path = root / equation.published_name
@@ -68,10 +96,11 @@ def _check_made(
                 "with its own data.root"
             )
         is_made(path, keys.values())
-        headers.append(_header(equation, spec))
-    if any(not h.grid.same_as(headers[0].grid) or h.times.tolist() != headers[0].times.tolist() for h in headers):
+        made[path] = _header(equation, spec)
+    first = next(iter(made.values()))
+    if any(not h.grid.same_as(first.grid) or h.times.tolist() != first.times.tolist() for h in made.values()):
         raise UserError(f"task {spec.name!r}: `values` change the grid or the times; put those into settings")
-    return headers
+    return made
 
 
 def _header(equation: Equation, spec: TaskSpec) -> Header:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ups.data.formats.layouts import GYM, Layout, layout_of
+from ups.data.formats.arrays.contents import is_zarr
+from ups.data.formats.layouts import ARRAYS, GYM, Layout, layout_of
 from ups.data.formats.pdegym.reader import holds_chunks
 from ups.data.formats.reading import refused
 from ups.data.joined import Joined
@@ -20,14 +21,17 @@ def open_dataset(path: str | Path, task: str | TaskSpec | None = None, **options
 
     HDF5 says its task itself, or `task` does: a registered one's name, or a task that need not be registered. `.pt` and
     `.npz` are input-output pairs and need the option `convention` ("cell_centred" or "nodal") unless ups wrote them,
-    since they do not say where their points lie; the option `parameters` gives them named values. A folder is its HDF5
-    files end to end, in the order of their names. An address (`https://…`, `s3://…`) is read through fsspec, the parts
-    that are asked for only.
+    since they do not say where their points lie; the option `parameters` gives them named values. Plain arrays
+    (`.npy`, `.npz`, `.nc`, `.zarr`, `.h5`, `.mat`) take what `ups.fit` is told of them as options: dt, lengths,
+    boundary, axes. A folder is its HDF5 files end to end, in the order of their names. An address (`https://…`,
+    `s3://…`) is read through fsspec, the parts that are asked for only.
     """
     path = Path(path)
     if not path.is_dir():
         with refused(path):
             return _opened(path, layout_of(path), task, options)
+    if is_zarr(path):
+        return _opened(path, ARRAYS, task, options)
     if holds_chunks(path):
         with refused(path):
             return _opened(path, GYM, task, options)

@@ -19,7 +19,8 @@ class MakeConfig(Strict):
 
 
 class FilesConfig(Strict):
-    """Data from files under `data.root`: training files, trajectories held out for selection, test files by name.
+    """Data from files under `data.root`: training files, trajectories held out for selection (so many of the training
+    files', or a file of them), test files by name.
 
     Without `test`, the tenth of every training file that publications test on is the test set and the tenth beside it
     the validation set. `view: pdebench` takes the points and frames that PDEBench's results are published for.
@@ -28,7 +29,7 @@ class FilesConfig(Strict):
     """
 
     train: Annotated[list[str], Field(min_length=1)]
-    validation: Positive | None = None
+    validation: Positive | str | None = None
     test: dict[FileName, str] = Field(default={})
     convention: Literal["cell_centred", "nodal"] | None = None
     view: Literal["pdebench"] | None = None
@@ -37,7 +38,7 @@ class FilesConfig(Strict):
     @model_validator(mode="after")
     def _held_out(self) -> FilesConfig:
         if bool(self.test) != (self.validation is not None):
-            raise ValueError("give both test files and the number of validation trajectories, or neither")
+            raise ValueError("give both test files and validation trajectories (their number, or a file), or neither")
         if twice := {file for file in self.train if self.train.count(file) > 1}:
             raise ValueError(f"{', '.join(sorted(twice))} is listed twice in train; list every file once")
         return self

@@ -143,6 +143,9 @@ def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
     if files.validation is None:
         splits = split(train)
         return _few(Source(spec, splits.train, splits.validation, {name: splits.test}), files.trajectories)
+    tests = {view: opened(file) for view, file in files.test.items()}
+    if isinstance(files.validation, str):
+        return _few(Source(spec, train, opened(files.validation), tests), files.trajectories)
     count = len(train)
     if files.validation >= count:
         raise UserError(f"task {name!r}: {files.validation} validation trajectories of {count} leave none to train on")
@@ -152,7 +155,7 @@ def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
         spec,
         Subset(train, [i for i in range(count) if i not in held]),
         Subset(train, sorted(held)),
-        {view: opened(file) for view, file in files.test.items()},
+        tests,
     )
     return _few(source, files.trajectories)
 

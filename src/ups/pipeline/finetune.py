@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ups.config.load import made_config
-from ups.data.agreement import task_of
+from ups.data.agreement import definition_of, task_of
 from ups.data.inputs import check_inputs
 from ups.data.open import open_dataset
 from ups.data.sources import open_files
 from ups.data.tasks import tasks
 from ups.distributed.launch.local import refuse_launchers
 from ups.errors import UserError
-from ups.fields import Header
 from ups.models.operator.inherit import bank_sizes
 from ups.models.operator.model import OperatorModel
 from ups.models.saved import ModelSpec
@@ -216,15 +215,4 @@ def _system(files: Sequence[str], task: str | None, define: Mapping[str, Any] | 
         return task, config
     header = open_dataset(files[0]).header
     name = task or header.task
-    return name, config if name in known else {**config, "define": _definition(header)}
-
-
-def _definition(header: Header) -> dict[str, Any]:
-    """What a file says of itself, as `define:` has it."""
-    sides = [
-        [{"kind": side.kind, **({"value": list(side.value)} if side.value else {})} for side in pair]
-        for pair in header.boundary.sides
-    ]
-    told: dict[str, Any] = {"dimension": header.grid.dimension, "channels": list(header.channels), "boundary": sides}
-    told |= {"parameters": list(header.parameters), "static": list(header.static), "steady": header.steady}
-    return {key: value for key, value in told.items() if value}
+    return name, config if name in known else {**config, "define": definition_of(header)}

@@ -44,20 +44,29 @@ def _stage_plan(config: RunConfig, name: str, stage: StageConfig, tasks: dict[st
 
 
 def compared_plans(config: RunConfig, tasks: dict[str, TaskData], directory: Path) -> dict[str, dict[str, Plan]]:
-    """For each compared family a plan a task, or one for all tasks where its network serves several."""
+    """For each compared family a plan a task, or one for all tasks where its network serves several; also without
+    data (`tasks` may be empty).
+    """
     plans = {}
     for family, compared in config.each_compared().items():
         folder = directory / "compare" / family
         joint = ARCHITECTURES[compared.architecture].joint and not compared.per_task
-        parts = {ALL: tasks} if joint else {name: {name: task} for name, task in tasks.items()}
+        parts = {ALL: list(config.tasks)} if joint else {name: [name] for name in config.tasks}
         plans[family] = {
-            part: _compared_plan(config, family, compared, part, own, folder / part) for part, own in parts.items()
+            part: _compared_plan(config, family, compared, part, names, tasks, folder / part)
+            for part, names in parts.items()
         }
     return plans
 
 
 def _compared_plan(
-    config: RunConfig, family: str, compared: ComparedConfig, part: str, tasks: dict[str, TaskData], folder: Path
+    config: RunConfig,
+    family: str,
+    compared: ComparedConfig,
+    part: str,
+    names: list[str],
+    tasks: dict[str, TaskData],
+    folder: Path,
 ) -> Plan:
     given = compared.model_dump(exclude={"training", "tasks", "per_task"})
     changes: Strict | None = compared.tasks.get(part)
@@ -66,9 +75,10 @@ def _compared_plan(
         given |= changes.model_dump(exclude_none=True, exclude={"training"})
     settings = operator_settings(given).model_validate(given)
     where = "all tasks" if part == ALL else part
-    shares = {name: config.tasks[name].share for name in tasks}
+    shares = {name: config.tasks[name].share for name in names}
+    own = {name: tasks[name] for name in names if name in tasks}
     title = f"training {family} on {where}"
-    return Plan(title, family, "operator", settings, tasks, shares, training, config.seed, folder)
+    return Plan(title, family, "operator", settings, own, shares, training, config.seed, folder)
 
 
 def check_trained(config: RunConfig, directory: Path) -> None:

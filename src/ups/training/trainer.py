@@ -28,6 +28,7 @@ from ups.distributed.parallel import enough_memory, parallelise, reduce_gradient
 from ups.distributed.runtime.start import Runtime
 from ups.distributed.vote import Ballot, Voting, is_out_of_memory
 from ups.errors import GaveUp
+from ups.models.saved import TrainedTask
 from ups.store.place import place
 from ups.track.tracker import Tracker
 from ups.training.capture import captured
@@ -71,7 +72,9 @@ class Trainer:
         self.runtime, self.stage, self.tasks, self.config, self.seed = runtime, stage, tasks, config, seed
         self.directory, self.events, self.job = directory, events, runtime.directory or directory
         self.stores = {name: task.store for name, task in tasks.items()}
-        self.sampler = _sampler(tasks, config, seed)
+        lengths = {name: (task.store.trajectories, task.store.frames) for name, task in tasks.items()}
+        shares = {name: task.share for name, task in tasks.items()}
+        self.sampler = sampler_of({name: task.learned for name, task in tasks.items()}, lengths, shares, config, seed)
         check_ranks(self.sampler.batch_size, runtime.size)
         # The longest rollout comes last in the schedule: what does not fit must fail now, not hours from now.
         self._indices(config.steps)
@@ -345,14 +348,16 @@ class Trainer:
         }
 
 
-def _sampler(tasks: Mapping[str, TaskData], config: TrainingConfig, seed: int) -> Sampler:
-    counts = {name: task.store.trajectories for name, task in tasks.items()}
-    latents = {name: math.prod(task.learned.frame.latent_shape) for name, task in tasks.items()}
-    told = {name: task.share for name, task in tasks.items()}
-    shares = sampling_shares(config.sampling, counts, told, latents)
-    parts = (
-        TaskShare(name, counts[name], task.store.frames, shares[name], task.learned.spec.history)
-        for name, task in tasks.items()
-    )
+def sampler_of(
+    tasks: Mapping[str, TrainedTask],
+    lengths: Mapping[str, tuple[int, int]],
+    told: Mapping[str, float],
+    config: TrainingConfig,
+    seed: int,
+) -> Sampler:
+    """The order of a training on tasks of so many (trajectories, frames), which are `told` their shares."""
+    latents = {name: math.prod(task.frame.latent_shape) for name, task in tasks.items()}
+    shares = sampling_shares(config.sampling, {name: count for name, (count, _) in lengths.items()}, told, latents)
+    parts = (TaskShare(name, *lengths[name], shares[name], task.spec.history) for name, task in tasks.items())
     filling = round(math.fsum(config.sampling.points * told[name] / latents[name] for name in tasks))
     return Sampler(tuple(parts), seed, config.batch_size or max(filling, len(tasks), FEWEST))

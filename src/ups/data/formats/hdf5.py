@@ -98,6 +98,24 @@ def centred_axis(stored: Float[np.ndarray, " n"]) -> tuple[Float[Tensor, " n"], 
     return torch.from_numpy(stored), (float(ends[0]), float(ends[1]))
 
 
+def axis_positions(stored: Float[np.ndarray, " n"], periodic: bool) -> tuple[Float[Tensor, " n"], tuple[float, float]]:
+    """Positions and extent. Even points at odd multiples of half a spacing are cell centres; others start on the end.
+
+    On a periodic axis the last point is one spacing before the end, else it lies on it.
+    """
+    n, dx = len(stored), (stored[-1] - stored[0]) / (len(stored) - 1)
+    offset = stored[0] / dx % 1
+    if np.abs(np.diff(stored) - dx).max() > 1e-3 * dx or abs(offset - 0.5) < 1e-3:
+        return centred_axis(stored)
+    cells = n if periodic else n - 1
+    length = float(f"{cells * dx:.5g}")
+    lower = round(stored[0] / length, 5) * length
+    even = lower + torch.arange(n, dtype=torch.float64) * (length / cells)
+    if np.abs(even.numpy() - stored).max() < 1e-3 * dx:
+        return even, (lower, lower + length)
+    return torch.from_numpy(stored), (float(stored[0]), float(stored[0] + cells * dx))
+
+
 def even_times(stored: Float[np.ndarray, " T"]) -> Float[Tensor, " T"]:
     """Times that are even up to float32 rounding are taken as even, like a grid's positions."""
     if len(stored) == 1:

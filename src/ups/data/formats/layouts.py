@@ -9,8 +9,10 @@ from typing import Literal
 
 import h5py
 
+from ups.data.formats.arrays.reader import OPTIONS, open_arrays
+from ups.data.formats.arrays.writer import ArraysWriter, NetCDFWriter, holds_fields, is_ours
 from ups.data.formats.hdf5 import holds, is_hdf5, open_file
-from ups.data.formats.pairs import PairsFile, PairsWriter
+from ups.data.formats.pairs import PairsFile, PairsWriter, holds_pairs
 from ups.data.formats.pdebench.arrays import (
     CFDFile,
     CFDWriter,
@@ -69,7 +71,9 @@ GROUPED = Layout("pdebench-grouped", ".h5", GroupedFile, GroupedWriter, begins_w
 WELL = Layout("well", ".hdf5", WellFile, WellWriter, is_well)
 GYM = Layout("pdegym", ".nc", GymFile, GymWriter, is_gym, ("convention", "boundary"), "last")
 PAIRS = Layout("pairs", ".pt", PairsFile, PairsWriter, lambda file: False, ("convention", "parameters"))
-LAYOUTS = (TENSOR, CFD, INCOMPRESSIBLE, GROUPED, WELL, GYM, PAIRS)
+NETCDF = Layout("netcdf", ".nc", open_arrays, NetCDFWriter, is_ours, OPTIONS)
+ARRAYS = Layout("arrays", ".npz", open_arrays, ArraysWriter, holds_fields, OPTIONS)
+LAYOUTS = (NETCDF, TENSOR, CFD, INCOMPRESSIBLE, GROUPED, WELL, GYM, PAIRS, ARRAYS)
 """In the order in which a file's content is compared with them."""
 
 
@@ -78,9 +82,15 @@ def layout_of(path: Path) -> Layout:
     if not is_there(path):
         raise UserError(f"{path} is not there; check the path or make the data with `ups data make`")
     if not is_hdf5(path):
-        if read_bytes(path, 2).startswith((b"PK", b"\x80")):  # as zip archives and pickles begin
-            return PAIRS
-        raise UserError(f"{path} is neither HDF5 nor .pt or .npz pairs, or it is damaged; check the file")
+        begins = read_bytes(path, 8)
+        if begins.startswith((b"PK", b"\x80")):  # as zip archives and pickles begin
+            return PAIRS if holds_pairs(path) else ARRAYS
+        if begins.startswith((b"\x93NUMPY", b"CDF", b"MATLAB 5")):
+            return ARRAYS
+        raise UserError(
+            f"{path} is neither HDF5 nor an array or archive of arrays (.npy, .npz, .pt, .mat), or it is damaged; "
+            "check the file"
+        )
     with open_file(path) as file:
         for layout in LAYOUTS:
             if layout.recognises(file):

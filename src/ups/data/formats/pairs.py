@@ -132,6 +132,15 @@ def _holds_arrays(content: io.BytesIO) -> bool:
         return all(name.endswith(".npy") for name in archive.namelist())
 
 
+def holds_pairs(path: Path) -> bool:
+    """Whether an archive is one of pairs: of NumPy's, one of x and y alone; torch's own are not looked into."""
+    content = io.BytesIO(read_bytes(path))
+    if not _holds_arrays(content):
+        return True
+    with zipfile.ZipFile(content) as archive:
+        return {*archive.namelist()} - {f"{ATTRIBUTE}.npy"} == {"x.npy", "y.npy"}
+
+
 def _fields(arrays: Mapping[str, Any], name: str, path: Path) -> Float[Tensor, "N X Y"]:
     values = arrays.get(name)
     if not isinstance(values, Tensor):

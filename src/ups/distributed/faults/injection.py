@@ -52,6 +52,11 @@ def parse(text: str) -> list[Fault]:
 _FAULTS = parse(os.environ.get("UPS_FAULT", ""))
 
 
+def expect(fault: Fault) -> None:
+    """Let one more happen: to see that the program answers it."""
+    _FAULTS.append(fault)
+
+
 def awaits(places: Collection[str]) -> bool:
     """Whether a fault is still to be injected at one of these places, on any rank."""
     return any(fault.place in places for fault in _FAULTS)

@@ -24,7 +24,7 @@ def claimed(directory: Path, rendezvous: str | None = None) -> Iterator[None]:
         lock = path.open("a+")
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}; choose another --runs folder") from error
-    in_use = UserError(f"{directory} is in use by another process; wait for it, or give another name=...")
+    in_use = _in_use(directory)
     with lock:
         if held(lock, path):
             lock.truncate(0)
@@ -37,6 +37,19 @@ def claimed(directory: Path, rendezvous: str | None = None) -> Iterator[None]:
             if not _says(lock, rendezvous):  # to share it, a lock is let go for a moment, in which another may take it
                 raise in_use
         yield
+
+
+def refuse_claimed(directory: Path) -> None:
+    """Refuse a directory in which another process works; nothing is claimed."""
+    path = directory / LOCK
+    if path.exists():
+        with path.open("a+") as lock:
+            if not held(lock, path):
+                raise _in_use(directory)
+
+
+def _in_use(directory: Path) -> UserError:
+    return UserError(f"{directory} is in use by another process; wait for it, or give another name=...")
 
 
 def _says(lock: IO[str], rendezvous: str) -> bool:

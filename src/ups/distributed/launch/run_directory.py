@@ -31,18 +31,28 @@ def claimed_run(
     Other tasks, data or seeds are refused. A configuration that led to nothing, such as a wrong path of the data, gives
     way to its correction; not to another node's.
     """
+    refuse_foreign(directory)
+    with claimed(directory, rendezvous):
+        if before is not None and (begun(directory) or rendezvous is not None):
+            refuse_other(directory, config, before)
+        save_config(config, directory / "config.yaml")
+        yield
+
+
+def refuse_foreign(directory: Path) -> None:
+    """Refuse a directory that holds files of a run's names but has never been a run."""
     if not (directory / LOCK).exists() and not any(directory.glob("stages/*/checkpoints")):
         for name in _FILES:
             if (directory / name).exists():
                 raise UserError(
                     f"{directory} holds a {name} that is no run's and would be replaced; give another name= or --runs"
                 )
-    with claimed(directory, rendezvous):
-        if before is not None and (begun(directory) or rendezvous is not None):
-            ours, theirs = ({k: v for k, v in decisive(c).items() if k not in _TRAINED} for c in (config, before))
-            refuse_differences(str(directory), ours, theirs)
-        save_config(config, directory / "config.yaml")
-        yield
+
+
+def refuse_other(directory: Path, config: BaseModel, before: BaseModel) -> None:
+    """Refuse a run of other tasks, data or seeds."""
+    ours, theirs = ({k: v for k, v in decisive(c).items() if k not in _TRAINED} for c in (config, before))
+    refuse_differences(str(directory), ours, theirs)
 
 
 def begun(directory: Path) -> bool:

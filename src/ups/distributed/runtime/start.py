@@ -118,7 +118,7 @@ class Runtime:
     @contextmanager
     def start(cls, config: RuntimeConfig, seed: int, directory: Path | None = None) -> Iterator[Runtime]:
         ranks = Ranks.read()
-        cuda = _wants_cuda(config)
+        cuda = wants_cuda(config)
         if ranks.launched:
             _overwrite_environment(ranks)
             if directory is not None:
@@ -148,7 +148,7 @@ class Runtime:
             if ranks.launched:  # ranks that differ in their strategy would wait for each other's groups
                 layout = f"{config.strategy}, shard {config.shard}"
                 runtime.agree("strategy", layout, "give every rank the same runtime.strategy and runtime.shard")
-                runtime = replace(runtime, mesh=_mesh(config, ranks, device))
+                runtime = replace(runtime, mesh=device_mesh(config, ranks, device))
             _reproducible(config, seed)
             watchdog = nullcontext()
             if ranks.launched and directory is not None and not supervised():
@@ -307,7 +307,7 @@ class Runtime:
                 raise UserError(f"ranks {other} and {twice[0]} use the same GPU; start at most one rank a GPU")
 
 
-def _wants_cuda(config: RuntimeConfig) -> bool:
+def wants_cuda(config: RuntimeConfig) -> bool:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("runtime.device is cuda, but torch sees no GPU here; use runtime.device=cpu")
     return config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
@@ -358,7 +358,7 @@ def _group() -> ProcessGroup:
     return group
 
 
-def _mesh(config: RuntimeConfig, ranks: Ranks, device: torch.device) -> DeviceMesh | None:
+def device_mesh(config: RuntimeConfig, ranks: Ranks, device: torch.device) -> DeviceMesh | None:
     """(dp_replicate, dp_shard) where parameters are sharded; nothing where every rank has all of them."""
     if config.strategy == "ddp":
         return None

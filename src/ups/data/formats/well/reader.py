@@ -28,7 +28,7 @@ from torch import Tensor
 from ups.data.formats.description import described
 from ups.data.formats.hdf5 import (
     array,
-    centred_axis,
+    axis_positions,
     coordinate,
     even_times,
     open_file,
@@ -151,7 +151,7 @@ class WellFile(LazyFile):
         if not channels:
             raise UserError(f"{self.path}: no field varies in time, so there is nothing to learn; use another file")
         axes = [
-            _axis(coordinate(_group(file, "dimensions"), dim, self.path), periodic)
+            axis_positions(coordinate(_group(file, "dimensions"), dim, self.path), periodic)
             for dim, periodic in zip(dims, boundary.periodic, strict=True)
         ]
         self._walls = list(inner_walls(_group(file, "boundary_conditions"), dims, self.path))
@@ -303,24 +303,6 @@ def _times(file: h5py.File, count: int, path: Path) -> Float[Tensor, "*B T"]:
         raise UserError(f"{path}: 'time' has shape {stored.shape}; it must be increasing times, (T) or (B, T)")
     even = torch.stack([even_times(row) for row in rows])
     return even[0] if bool((even == even[0]).all()) else even
-
-
-def _axis(stored: np.ndarray, periodic: bool) -> tuple[Float[Tensor, " n"], tuple[float, float]]:
-    """Positions and extent. Even points at odd multiples of half a spacing are cell centres; others start on the end.
-
-    On a periodic axis the last point is one spacing before the end, else it lies on it.
-    """
-    n, dx = len(stored), (stored[-1] - stored[0]) / (len(stored) - 1)
-    offset = stored[0] / dx % 1
-    if np.abs(np.diff(stored) - dx).max() > 1e-3 * dx or abs(offset - 0.5) < 1e-3:
-        return centred_axis(stored)
-    cells = n if periodic else n - 1
-    length = float(f"{cells * dx:.5g}")
-    lower = round(stored[0] / length, 5) * length
-    even = lower + torch.arange(n, dtype=torch.float64) * (length / cells)
-    if np.abs(even.numpy() - stored).max() < 1e-3 * dx:
-        return even, (lower, lower + length)
-    return torch.from_numpy(stored), (float(stored[0]), float(stored[0] + cells * dx))
 
 
 def _attributes(file: h5py.File, path: Path) -> dict[str, float]:
