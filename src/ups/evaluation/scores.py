@@ -72,7 +72,9 @@ def mean_entry(model: str, found: Mapping[str, Float[Tensor, " N"]], drawn: Int[
     return entry(model, means, {who: resampled_means(values, drawn) for who, values in found.items()})
 
 
-def entry(model: str, values: Mapping[str, Tensor], resampled: Mapping[str, Float[Tensor, " R"]]) -> dict[str, Any]:
+def entry(
+    model: str, values: Mapping[str, Float[Tensor, ""]], resampled: Mapping[str, Float[Tensor, " R"]]
+) -> dict[str, Any]:
     """One metric of `metrics.json`: the model and persistence first, then all by their own names."""
     entry: dict[str, Any] = {"model": plain(values[model])}
     entry |= {who: plain(values[who]) for who in (PERSISTENCE, *values) if who in values}
