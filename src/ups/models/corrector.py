@@ -5,8 +5,8 @@
     u ≈ û + D(E(û) + s x) − D(E(û))        so that what the codec cannot say cancels
 
 û lies several lead times after the state u₀ that it starts from; v sees both fields, the time between them and the
-parameters. s is the rms of r, which it learns too. On this path v = 0 turns z into itself: the untrained corrector
-samples Gaussian noise of size s, in one step, and what is left to learn is what the error depends on and its shape.
+parameters. s is the rms of r given the same, which it learns too. On this path v = 0 turns z into itself: the untrained
+corrector samples Gaussian noise of size s, in one step, and what is left to learn is the error's shape.
 (Lipman et al., arXiv 2210.02747; trigonometric paths: Albergo and Vanden-Eijnden, arXiv 2209.15571.)
 """
 
@@ -63,7 +63,7 @@ class Corrector(nn.Module):
         self.dts = {t.spec.name: t.spec.dt or 1.0 for t in tasks}
         self.parameters_of = {t.spec.name: t.spec.parameters for t in tasks}
         self.gather, self.inputs, self.outputs = nn.ParameterDict(), nn.ParameterDict(), nn.ParameterDict()
-        self.sizes = nn.ParameterDict()
+        self.sizes, self.sizing = nn.ParameterDict(), nn.ParameterDict()
         for name in names:
             numbers, rows = codec.numbers[name], settings.width * math.prod(self.frames[name].patch)
             if (cells := self._cells(name)) not in self.gather:
@@ -74,6 +74,7 @@ class Corrector(nn.Module):
             )
             self.outputs[f"task_{name}"] = nn.Parameter(torch.zeros(settings.width, numbers))
             self.sizes[f"task_{name}"] = nn.Parameter(torch.zeros(2, numbers))
+            self.sizing[f"task_{name}"] = nn.Parameter(torch.zeros(settings.width, numbers))
 
     def _cells(self, task: str) -> str:
         return "x".join(map(str, self.frames[task].patch))
@@ -84,11 +85,24 @@ class Corrector(nn.Module):
     def matrices(self) -> list[nn.Parameter]:
         return [*self.seen.matrices(), *self.flow.matrices()]
 
-    def size(self, task: str, elapsed: Float[Tensor, " B"], change: Float[Tensor, " B"]) -> Float[Tensor, "B D"]:
-        """s: the change of the field over that time, times a learned power of it, for each number of a cell."""
+    def size(
+        self,
+        task: str,
+        elapsed: Float[Tensor, " B"],
+        change: Float[Tensor, " B"],
+        context: Float[Tensor, "B *latent W"],
+    ) -> Float[Tensor, "B D"]:
+        """s, for each number of a cell: the change of the field over that time, times a learned power of it and what
+        the mean of the context says.
+        """
         offset, power = QUICK * self.sizes[f"task_{task}"]
         steps = (elapsed / self.dts[task]).log()
-        return change[:, None] * (offset + power * steps[:, None]).exp()
+        seen = context.flatten(1, -2).mean(1) @ self.sizing[f"task_{task}"]
+        return change[:, None] * (offset + power * steps[:, None] + seen).exp()
+
+    def flow_parts(self) -> list[nn.Module]:
+        """What is of v alone, and not of what it sees or of s."""
+        return [self.flow, self.inputs, self.outputs]
 
     def context(
         self,
@@ -211,7 +225,7 @@ class Correction:
             return corrector.velocity(task, x, time, span, latent, context)
 
         x = solve(velocity, noise, self.steps, self.sampler)
-        size = corrector.size(task, elapsed, self.operator.change(task, elapsed))
+        size = corrector.size(task, elapsed, self.operator.change(task, elapsed), context)
         moved = latent + x * size.view(len(size), *(1,) * (x.dim() - 2), -1)
         change = codec.decode(task, moved) - codec.decode(task, latent)
         change = change * corrector.seen.wall_factor(task, change)

@@ -42,8 +42,10 @@ class Errors:
     missing: Float[Tensor, "B *latent D"]
     elapsed: Float[Tensor, " B"]
 
-    def velocity(self, model: Corrector) -> Velocity:
-        context = model.context(self.task, *self.seen)
+    def context(self, model: Corrector) -> Float[Tensor, "B *latent W"]:
+        return model.context(self.task, *self.seen)
+
+    def velocity(self, model: Corrector, context: Float[Tensor, "B *latent W"]) -> Velocity:
         return lambda x, time, span: model.velocity(self.task, x, time, span, self.latent, context)
 
 
@@ -86,16 +88,18 @@ class CorrectorStage:
         which is never negative and least where s² = ⟨m⟩ (a Gaussian's likelihood but for constants).
         """
         errors = self.errors(batch, draws, self.training.noise)
-        size = self.size(self.model, errors)
+        context = errors.context(self.model)
+        size = self.size(errors, context)
         ratio = errors.missing.square().flatten(1, -2).mean(1).clamp_min(SMALLEST) / size.square()
         off = (ratio - ratio.log() - 1).mean(1)
         data = errors.missing / of_cells(size.detach(), errors.missing)
         noise = draws.normal("flow", data.shape[1:]).to(data)
-        flow = flow_matching(errors.velocity(self.model), noise, data, draws.uniform("time", ()).to(data))
+        flow = flow_matching(errors.velocity(self.model, context), noise, data, draws.uniform("time", ()).to(data))
         return LossParts(flow + off, {"flow": flow, "size": off})
 
-    def size(self, model: Corrector, errors: Errors) -> Float[Tensor, "B D"]:
-        return model.size(errors.task, errors.elapsed, self.operator.model.change(errors.task, errors.elapsed))
+    def size(self, errors: Errors, context: Float[Tensor, "B *latent W"]) -> Float[Tensor, "B D"]:
+        change = self.operator.model.change(errors.task, errors.elapsed)
+        return self.model.size(errors.task, errors.elapsed, change, context)
 
     @torch.no_grad()
     def errors(self, batch: Batch, draws: Draws, noise: float) -> Errors:

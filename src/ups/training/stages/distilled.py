@@ -1,8 +1,8 @@
 """The distilled stage: a corrector's sampler in 1, 2 or 4 steps (Song et al., arXiv 2303.01469).
 
-The student is the corrector's own velocity, told how far it leads: x(τ') = x(τ) + (τ' − τ) v(x, τ, τ' − τ). The way
-from noise to data is divided into as many stretches as it may take steps; wherever in a stretch it starts, it has to
-arrive where the teacher's flow ends that stretch.
+The student is a copy of the corrector's velocity, told how far it leads: x(τ') = x(τ) + (τ' − τ) v(x, τ, τ' − τ). The
+way from noise to data is divided into as many stretches as it may take steps; wherever in a stretch it starts, it has
+to arrive where the teacher's flow ends that stretch.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ class DistilledStage:
         teacher, steps = self.teacher, len(STEPS)
         with torch.no_grad():
             errors = teacher.errors(batch, draws, self.training.noise)
-            data = errors.missing / of_cells(teacher.size(teacher.model, errors), errors.missing)
+            context = errors.context(teacher.model)
+            data = errors.missing / of_cells(teacher.size(errors, context), errors.missing)
             noise, time = draws.normal("flow", data.shape[1:]).to(data), draws.uniform("time", ()).to(data)
             stretches = data.new_tensor(STEPS)[(draws.uniform("stretches", ()) * steps).long().clamp_max(steps - 1)]
             end = ((time * stretches).floor() + 1) / stretches
             x, _ = path(noise, data, time)
-            known = errors.velocity(teacher.model)
-        total = consistency(errors.velocity(self.model), known, x, time, end, self.settings.teacher_steps)
+        known, student = (errors.velocity(model, context) for model in (teacher.model, self.model))
+        total = consistency(student, known, x, time, end, self.settings.teacher_steps)
         return LossParts(total, {"consistency": total})
 
     def validate(self, batch: Batch, draws: Draws) -> Scores:
@@ -91,5 +92,7 @@ def build_distilled(
     teacher = next(iter(parents.values()), None)
     if len(parents) != 1 or not isinstance(teacher, CorrectorStage):
         raise UserError(f"stage {name!r} distils one corrector; give `on: [NAME]` of it")
-    student = copy.deepcopy(teacher.model).requires_grad_(True)
+    student = copy.deepcopy(teacher.model).requires_grad_(False)  # what it sees is the teacher's, and so is the size
+    for part in student.flow_parts():
+        part.requires_grad_(True)
     return DistilledStage(student, teacher, settings, training, checksums[teacher.name], name)
