@@ -26,8 +26,8 @@ from ups.training.settings import TrainingConfig
 from ups.training.stage import Parent, Scores
 from ups.training.stages.corrector import CorrectorStage, of_cells
 
-STEPS = (1, 2, 4)
-"""Those that it learns to take."""
+HALVINGS = 2
+"""At most, of the way from noise to data: it learns to take 1, 2 and 4 steps."""
 
 
 class DistilledSettings(Strict):
@@ -60,13 +60,13 @@ class DistilledStage:
 
     def loss(self, batch: Batch, draws: Draws) -> LossParts:
         """From a drawn place on the path of noise to an error of the operator's, to the end of its stretch."""
-        teacher, steps = self.teacher, len(STEPS)
+        teacher = self.teacher
         with torch.no_grad():
             errors = teacher.errors(batch, draws, self.training.noise)
             context = errors.context(teacher.model)
             data = errors.missing / of_cells(teacher.size(errors, context), errors.missing)
             noise, time = draws.normal("flow", data.shape[1:]).to(data), draws.uniform("time", ()).to(data)
-            stretches = data.new_tensor(STEPS)[(draws.uniform("stretches", ()) * steps).long().clamp_max(steps - 1)]
+            stretches = (draws.uniform("stretches", ()) * (HALVINGS + 1)).floor().exp2().to(data)
             end = ((time * stretches).floor() + 1) / stretches
             x, _ = path(noise, data, time)
         known, student = (errors.velocity(model, context) for model in (teacher.model, self.model))
