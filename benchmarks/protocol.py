@@ -5,7 +5,8 @@
     UPS_SHARE_DEVICE=1 torchrun --standalone --nproc-per-node=2 benchmarks/protocol.py --captured
     torchrun --standalone --nproc-per-node=1 benchmarks/protocol.py --captured
 
-Both are measured in one process, step by step in turn, so that a slow moment of the machine hits both sides.
+Both are measured in one process, step by step in turn, so that a slow moment of the machine hits both sides; the CPU
+time of the process beside the wall's, which other processes lengthen. What the supervisor takes: `supervisor.py`.
 Captured steps are handed to the GPU ahead of time, so they are measured in blocks of many.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -57,12 +59,14 @@ def main() -> None:
         config = RuntimeConfig(device=device, threads=1, capture="on" if options.captured else "off")
         with Runtime.start(config, 0, run) as runtime:
             task = _task(runtime, run)
-            rows = (_captured_overhead, _captured_speed) if options.captured else (_overhead, _against_ddp)
+            rows = (
+                (_captured_overhead, _captured_speed) if options.captured else (_overhead, _replica_check, _against_ddp)
+            )
             lines = [row(runtime, task, shared) for row in rows]
             if runtime.rank == 0:
                 where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
                 print(f"\n{where}, torch {torch.__version__}, {runtime.size} ranks\n")
-                print("| what | with (ms) | without (ms) | ratio |\n|---|---|---|---|")
+                print("| what | with (ms) | without (ms) | ratio | ratio of CPU times |\n|---|---|---|---|---|")
                 print("\n".join(lines))
             dist.barrier()
         if runtime.rank == 0:
@@ -96,21 +100,30 @@ def _trainer(runtime: Runtime, task: TaskData, folder: Path, batch: int, **opera
 def _compare(
     name: str, runtime: Runtime, ours: Callable[[], object], other: Callable[[], object], pairs: int, block: int = 1
 ) -> str:
-    """Median milliseconds a step of both, block by block in turn, and of the ratio with its standard error."""
+    """Median milliseconds a step of both, block by block in turn, and their ratio with its standard error; the ratio of
+    the medians of CPU times.
+    """
     times: tuple[list[float], list[float]] = ([], [])
+    cpu: tuple[list[float], list[float]] = ([], [])
     warm = max(2, WARM_UP // block)
     for number in range(2 * (warm + pairs)):
         step = (ours, other)[number % 2]
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         for _ in range(block):
             step()
         if runtime.device.type == "cuda":
             torch.cuda.synchronize()
+        cpu[number % 2].append(time.process_time() - used)
         times[number % 2].append((time.perf_counter() - began) * 1e3 / block)
-    a, b = (torch.tensor(t[warm:]) for t in times)
     draws = torch.randint(pairs, (1000, pairs), generator=torch.Generator().manual_seed(0))
-    spread = (a[draws].median(1).values / b[draws].median(1).values).std()
-    return f"| {name} | {a.median():.2f} | {b.median():.2f} | {a.median() / b.median():.4f} ± {spread:.4f} |"
+
+    def ratio(one: list[float], other: list[float]) -> str:
+        a, b = torch.tensor(one[warm:]), torch.tensor(other[warm:])
+        spread = (a[draws].median(1).values / b[draws].median(1).values).std()
+        return f"{a.median() / b.median():.4f} ± {spread:.4f}"
+
+    a, b = (statistics.median(t[warm:]) for t in times)
+    return f"| {name} | {a:.2f} | {b:.2f} | {ratio(*times)} | {ratio(*cpu)} |"
 
 
 def _overhead(runtime: Runtime, task: TaskData, folder: Path) -> str:
@@ -122,6 +135,23 @@ def _overhead(runtime: Runtime, task: TaskData, folder: Path) -> str:
             trainer.step()
 
     return _compare("vote and heartbeats, against none", runtime, trainer.step, bare, 400)
+
+
+def _replica_check(runtime: Runtime, task: TaskData, folder: Path) -> str:
+    """What comparing replicas adds to the mean step: its own time, once in so many steps."""
+    trainer, every = _trainer(runtime, task, folder, 64, width=48, depth=4, modes=32), 100
+    assert runtime.config.replica_check_every == every
+    seconds: dict[str, list[tuple[float, float]]] = {"step": [], "check": []}
+    for _ in range(WARM_UP + 100):
+        for name, work in (("step", trainer.step), ("check", trainer._compare_replicas)):
+            began, used = time.perf_counter(), time.process_time()
+            work()
+            seconds[name].append((time.perf_counter() - began, time.process_time() - used))
+    (step, step_cpu), (check, check_cpu) = (
+        [1e3 * statistics.median(t) for t in zip(*times[WARM_UP:], strict=True)] for times in seconds.values()
+    )
+    ratios = f"{1 + check / every / step:.4f} | {1 + check_cpu / every / step_cpu:.4f}"
+    return f"| comparing replicas, in every {every}th step | {step + check / every:.2f} | {step:.2f} | {ratios} |"
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from ups.rollout.unroll import start_history
 from ups.training.kinds import StageContext, StageKind
 from ups.training.losses import LossParts, errors_of
 from ups.training.stage import Parent, Scores
-from ups.training.stages.operator import OperatorStage, static_channels
+from ups.training.stages.operator import OperatorStage, steps_of
 
 
 class BiasSettings(Strict):
@@ -78,26 +78,25 @@ class BiasStage:
 
     def loss(self, batch: Batch, draws: Draws) -> LossParts:
         history = self.parent.model.tasks[batch.task].history
-        states = self.states(batch, batch.values[:, :history], 1)
-        total, _ = errors_of(list(states), batch.values[:, history:])
+        states = self.states(batch, batch.values[:, :history], history)
+        total, _ = errors_of(list(states), batch.values[:, history:], batch.mask)
         return LossParts(total, {"corrected": total})
 
     def validate(self, batch: Batch, draws: Draws) -> Scores:
         """A rollout from the frames given, beside that of the operator alone, which this stage has to beat."""
         given, history = self.given[batch.task], self.parent.model.tasks[batch.task].history
         start, targets = start_history(batch.values[:, :given], history), batch.values[:, given:]
-        corrected, _ = errors_of(list(self.states(batch, start, targets.shape[1])), targets)
-        alone, _ = errors_of(list(self.states(batch, start, targets.shape[1], corrected=False)), targets)
+        corrected, _ = errors_of(list(self.states(batch, start, given)), targets, batch.mask)
+        alone, _ = errors_of(list(self.states(batch, start, given, corrected=False)), targets, batch.mask)
         return Scores(corrected, alone)
 
     def states(
-        self, batch: Batch, history: Float[Tensor, "B H *space C"], steps: int, corrected: bool = True
+        self, batch: Batch, history: Float[Tensor, "B H *space C"], first: int, corrected: bool = True
     ) -> Iterator[Float[Tensor, "B *space C"]]:
+        """Those of the frames from `first` on."""
         task, model = batch.task, self.parent.model
-        static = static_channels(batch, model.tasks[task].static)
-        lead = (batch.times[:, 1] - batch.times[:, 0]).to(history.dtype)
-        for _ in range(steps):
-            state = model(task, history, static, batch.parameters, lead, batch.grid)
+        for given, lead in steps_of(batch, model.tasks[task], first, history.dtype):
+            state = model(task, history, given, batch.parameters, lead, batch.grid)
             state = self.correction(task, history[:, -1], state) if corrected else state
             yield state
             history = torch.cat([history[:, 1:], state[:, None]], 1)

@@ -19,7 +19,21 @@ import ups
 from ups.cli.arguments import parse_settings, parse_times
 from ups.errors import UserError
 
-COMMANDS = ["", "run", "train", "finetune", "evaluate", "report", "simulate", "export", "explain", "bench", "check", "data"]
+COMMANDS = [
+    "",
+    "run",
+    "fit",
+    "train",
+    "finetune",
+    "evaluate",
+    "report",
+    "simulate",
+    "export",
+    "explain",
+    "bench",
+    "check",
+    "data",
+]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
 COMMANDS += ["store", "store build", "store verify"]
 HEAVY = ["torch", "numpy", "matplotlib", "h5py"]
@@ -104,9 +118,16 @@ def test_every_command_is_in_this_list():
         (["data", "make", "advection", "--out", "x", "--set", "beta=fast"], "error: advection: beta is 'fast'"),
         (["data", "make", "heat", "--plugin", "nowhere.py"], "error: there is no plugin nowhere.py"),
         (["store", "verify", "nowhere"], "error: nowhere holds no store"),
-        (["simulate", "run", "in", "--out", "x", "--steps", "3", "--times", "1"], "error: give --steps or --times"),
-        (["simulate", "run", "in", "--out", "x", "--steps", "3"], "error: in is not a readable .npz file"),
-        (["simulate", "run", "in", "--out", "x", "--times", "1,soon"], "error: --times 1,soon: 'soon' is not a number"),
+        (["simulate", "run", "in", "--out", "x.npz", "--steps", "3", "--times", "1"], "error: give --steps or --times"),
+        (["simulate", "run", "in", "--out", "x.npz", "--steps", "3"], "error: in is not there"),
+        (
+            ["simulate", "run", "in", "--out", "x.png", "--steps", "3"],
+            "error: --out x.png: the name ends in .npz or .nc",
+        ),
+        (
+            ["simulate", "run", "in", "--out", "x.npz", "--times", "1,soon"],
+            "error: --times 1,soon: 'soon' is not a number",
+        ),
     ],
 )
 def test_bad_usage_exits_2_and_says_why(arguments, said):
@@ -172,7 +193,7 @@ def test_every_public_name_is_there(name, module):
 
 
 def test_a_name_that_is_not_there_says_what_is():
-    with pytest.raises(AttributeError, match="Simulator, finetune, generate, load"):
+    with pytest.raises(AttributeError, match="Simulator, finetune, fit, generate, load"):
         _ = ups.simulate_everything
 
 

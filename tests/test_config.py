@@ -178,6 +178,29 @@ def test_a_network_of_one_task_is_no_stage_of_several(write):
         load_run(write(f"tasks: {{advection: {task}, other: {task}}}\n{stage}"), [])
 
 
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            "stages: {operator: {like: other}}",
+            r"stages.operator.like is 'other', a task of `start`, which is not given",
+        ),
+        (
+            "compare: {spectral: {tasks: {other: {width: 8}}}}",
+            r"compare.spectral.tasks is of networks of one task each",
+        ),
+        ("stages: {model: {kind: operator}}", r"'model' cannot be the name of a stage"),
+        ("compare: {train: {architecture: fno}}", r"'train' cannot be the name of a stage or of what it is compared"),
+        ("training: {batch_size: 1}", r"stages.operator has the batch_size 1 for 2 tasks"),
+        ("compare: {spectral: {training: {batch_size: 1}}}", r"compare.spectral has the batch_size 1 for 2 tasks"),
+    ],
+)
+def test_what_would_fail_or_be_ignored_once_the_data_are_there_is_refused_before(write, more, sentence):
+    task = "{make: {equation: advection, trajectories: 20, values: {beta: [0.4]}}}"
+    with pytest.raises(UserError, match=sentence):
+        load_run(write(f"tasks: {{advection: {task}, other: {task}}}\n{more}"), [])
+
+
 def test_an_unknown_key_deep_in_a_list_has_its_full_path(write):
     message = refusal(write("tasks: [{name: a}, {name: b, paramters: {}}]"))
     assert "tasks.1.paramters is not a known key" in message and "did you mean tasks.1.parameters?" in message

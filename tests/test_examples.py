@@ -116,7 +116,9 @@ def test_what_needs_no_training_has_no_seconds_of_it(toy_run: Path) -> None:
     assert "toy" in metrics["seconds"] and "heat_kernel" not in metrics["seconds"]
     assert not [name for name in metrics["training"] if name.startswith("heat_kernel")]
     notes = json.loads((toy_run / "evaluation" / "details.json").read_text())["notes"]
-    assert "toy had as many device-seconds" in notes[-1]
+    used, given = (metrics["training"][name]["device_seconds"] for name in ("toy_all", "operator"))
+    given += metrics["training"]["bias"]["device_seconds"]  # which stands on the operator
+    assert f"toy had {used:.0f} device-seconds of training for the model's {given:.0f}" in notes[-1]
 
 
 def test_all_that_was_added_stands_in_the_report(toy_run: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,19 @@ def test_no_file_holds_two_ideas():
 def test_names_say_what_is_inside():
     names = {part.removesuffix(".py") for path in sources() for part in path.relative_to(SOURCE).parts}
     assert not names & VAGUE
+
+
+def test_the_design_page_names_what_is_there():
+    """Every file and folder that it quotes is there, every other name stands in the code."""
+    root = SOURCE.parents[1]
+    quoted = re.findall(r"`([^`\n]+)`", (root / "docs" / "design.md").read_text(encoding="utf-8"))
+    places = {word for word in quoted if re.fullmatch(r"[a-z_/]+(\.py|/)", word)}
+    names = {
+        word.split("(")[0].split(".")[-1] for word in set(quoted) - places if re.fullmatch(r"[\w.]+(\(.*\))?", word)
+    }
+    known = set(re.findall(r"\w+", " ".join(path.read_text(encoding="utf-8") for path in sources())))
+    gone = [place for place in places if not (root / place).exists() and not any(SOURCE.glob(f"**/{place}"))]
+    assert len(places) > 50 and len(names) > 50 and [*gone, *sorted(names - known)] == []
 
 
 def test_the_house_is_not_empty():

@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import h5py
 import pytest
@@ -26,6 +27,8 @@ from ups.distributed.launch.run_directory import begun
 from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, GaveUp, UserError
 from ups.metrics import register_metric, registry
+from ups.models.saved import ModelSpec
+from ups.pipeline.trainings import train_compared
 from ups.report.verdict import metrics_table
 from ups.simulator import load
 from ups.training.fit import progress_of
@@ -113,6 +116,32 @@ def test_a_refused_command_leaves_a_finished_run_finished(finished_run: Path, tm
     with pytest.raises(UserError, match="there is no step left to profile"):
         pipeline.train("quickstart", SMALLER, tmp_path, profile=3)
     assert (tmp_path / "quickstart" / "outcome.json").read_bytes() == before
+
+
+def test_a_trained_stage_is_known_by_its_manifest_alone(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No model is built and no tensor read: many ranks may have trained what one process could not hold."""
+    shutil.copytree(finished_run, tmp_path / "quickstart")
+    for tensors in tmp_path.glob("quickstart/stages/*/checkpoints/*/*.safetensors"):
+        tensors.unlink()
+    monkeypatch.setattr(ModelSpec, "build", None)
+    pipeline.train("quickstart", SMALLER, tmp_path)
+    assert "operator is trained" in capsys.readouterr().out
+
+
+def test_a_compared_family_has_the_device_seconds_of_the_model_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one network uses more than its share, the next ones have less."""
+    asked: list[float] = []
+
+    def trained(runtime: Any, plan: Any, seconds: float) -> dict[str, float]:
+        asked.append(seconds)
+        return {"device_seconds": 5.0}
+
+    monkeypatch.setattr("ups.pipeline.trainings.fit", trained)
+    family: Any = {"fno": dict.fromkeys(("advection", "burgers", "darcy"))}
+    train_compared(None, family, 12.0)  # pyright: ignore[reportArgumentType]
+    assert asked == [4.0, 3.5, 2.0]
 
 
 def test_a_training_that_diverged_is_given_up_in_a_sentence(tmp_path: Path) -> None:
@@ -353,6 +382,24 @@ def test_a_mistake_in_the_last_task_leaves_the_name_and_makes_nothing_of_the_fir
     assert not begun(tmp_path / "runs" / "mine")
     pipeline.build_stores(config, ["training.steps=5"], tmp_path / "runs", 1)
     assert begun(tmp_path / "runs" / "mine")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("stages.operator.start=gone",), "gone holds no trained model"),
+        (("stages.operator.start={finished}", "stages.operator.like=b2"), "like is 'b2', which is no task of"),
+        (("compare.fno.training.rollout=[[0,1],[0.5,20]]",), "frames, too few for 20 steps of 1"),
+        (("compare.fno.tasks.burgers.training.strides={'20': 1}",), "frames, too few for 1 steps of 20"),
+    ],
+)
+def test_what_only_a_later_training_needs_is_looked_at_before_the_first(
+    burgers_file: Path, finished_run: Path, tmp_path: Path, overrides: tuple[str, ...], sentence: str
+) -> None:
+    config = str(files_config(tmp_path, burgers_file.name))
+    with pytest.raises(UserError, match=sentence):
+        pipeline.run(config, [o.replace("{finished}", str(finished_run)) for o in overrides], tmp_path / "runs")
+    assert not begun(tmp_path / "runs" / "mine")
 
 
 def test_an_unknown_task_is_refused_before_others_are_read(burgers_file: Path, tmp_path: Path) -> None:

@@ -292,12 +292,11 @@ def test_a_full_disk_leaves_no_half_of_a_result(finished_run: Path, tmp_path: Pa
 
 
 def test_a_start_that_is_no_npz_is_refused_with_what_makes_one(tmp_path: Path) -> None:
-    text, single, cut = tmp_path / "text.npz", tmp_path / "single.npy", tmp_path / "cut.npz"
+    text, cut = tmp_path / "text.npz", tmp_path / "cut.npz"
     text.write_text("0.1 0.2\n")
-    np.save(single, np.zeros(8))
     np.savez(cut, u0=np.zeros(8))
     cut.write_bytes(cut.read_bytes()[:-30])
-    for file in (text, single, cut):
+    for file in (text, cut):
         with pytest.raises(
             UserError, match=r"it is no archive of arrays.*\.npz with named arrays is expected; numpy.savez.* makes one"
         ):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ups.data.open import open_dataset as open_dataset
     from ups.data.tasks import register as register
     from ups.data.tasks import register_equation as register_equation
+    from ups.fields import TaskSpec as TaskSpec
     from ups.metrics.registry import register_metric as register_metric
     from ups.models.architectures import register_architecture as register_architecture
     from ups.models.predictor import register_predictor as register_predictor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "Simulator": "ups.simulator",
+    "TaskSpec": "ups.fields",
     "finetune": "ups.pipeline.finetune",
     "fit": "ups.pipeline.fit",
     "generate": "ups.data.generate.make",
@@ -42,6 +44,7 @@ PUBLIC = {
 
 __all__ = [
     "Simulator",
+    "TaskSpec",
     "__version__",
     "finetune",
     "fit",

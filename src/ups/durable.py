@@ -45,16 +45,17 @@ def room_for(path: Path, remedy: str) -> Iterator[None]:
         raise UserError(f"{path}: the disk is full; free some space {remedy}") from error
 
 
-def has_room(directory: Path) -> bool:
-    """Whether a directory takes a megabyte more: asked by writing, as quotas do not show otherwise."""
+def refusal(directory: Path) -> str:
+    """Why a directory takes no megabyte more, or "": asked by writing, as quotas do not show otherwise."""
     probe = directory / f".room.{uuid.uuid4().hex[:12]}"
     try:
-        probe.write_bytes(b" " * 2**20)
-    except OSError:
-        return False
-    finally:
-        probe.unlink(missing_ok=True)
-    return True
+        try:
+            probe.write_bytes(b" " * 2**20)
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def crc32_of(path: Path) -> int:

@@ -129,14 +129,16 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """What a solution depends on besides its start: PDE parameters, static fields, forcings.
+    """What a solution depends on besides its start: PDE parameters, static fields, forcings, the shape of its domain.
 
-    `static` fields have the grid's shape; a `forcing` may have a leading time axis.
+    `static` fields have the grid's shape; a `forcing` may have a time axis before that, with its field now and after
+    each step to come. `mask` is True where a cell is part of the domain; without one, all are.
     """
 
     parameters: Mapping[str, float | Tensor] = field(default_factory=dict)
     static: Mapping[str, Tensor] = field(default_factory=dict)
     forcings: Mapping[str, Tensor] = field(default_factory=dict)
+    mask: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +166,10 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Windows of several trajectories of one task on one grid. A forcing has a time axis where it depends on time."""
+    """Windows of several trajectories of one task on one grid. A forcing has a time axis where it depends on time.
+
+    `mask` is True where a cell is part of a trajectory's domain, None where all are; fields are zero in other cells.
+    """
 
     task: str
     values: Float[Tensor, "B T *space C"]
@@ -216,7 +221,7 @@ class Channel:
     """A stored field: its name, the transform under which it is learned, and the vector it is a component of."""
 
     name: str
-    transform: Literal["identity", "log"] = "identity"
+    transform: Literal["identity", "log", "standardised"] = "identity"
     vector: str | None = None
 
 
@@ -234,7 +239,8 @@ class TaskSpec:
 
     `latent_spacing` is the distance between the model's latent points; it belongs to the task, so inputs of any
     resolution meet the same operator. None is a latent for every point of the training data. `dt` is the time between
-    frames, None where the data are to say it; a steady task has none. `source` says where data come from:
+    frames, None where the data are to say it, and of trained tasks where each step has its own; a steady task has none.
+    `masked` says whether every trajectory has a mask. `source` says where data come from:
     {"equation": name, ...} or {"path": ...}. `units` are words for people, by channel, parameter, axis and "time".
     """
 
@@ -245,6 +251,8 @@ class TaskSpec:
     latent_spacing: float | None = None
     parameters: tuple[str, ...] = ()
     static: tuple[str, ...] = ()
+    forcings: tuple[str, ...] = ()
+    masked: bool = False
     history: int = 1
     dt: float | None = None
     steady: bool = False
@@ -276,6 +284,14 @@ class TaskSpec:
     def channel_names(self) -> tuple[str, ...]:
         return tuple(channel.name for channel in self.channels)
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What a step is given beside the state, a channel each: static fields, every forcing at the step's start and
+        at its end, and the mask.
+        """
+        ends = (f"forcing_{name}{end}" for name in self.forcings for end in ("", "_end"))
+        return (*(f"static_{name}" for name in self.static), *ends, *(("mask",) if self.masked else ()))
+
     def patch(self, grid: Grid) -> tuple[int, ...]:
         """Points along each axis that share a latent: as many as make up the latent spacing on this grid, at most 8."""
         if self.latent_spacing is None:
@@ -287,10 +303,11 @@ class TaskSpec:
 class Header:
     """What all trajectories of a dataset have in common: known when it is opened, needed before it is written.
 
-    `parameters` has one entry a name: its value, or None where it differs between trajectories. `forcings` says of each
-    whether it depends on time. `notes` are facts about how the data came to be (solver, seed, key), plain values.
-    `test_at` is the end of the data that publications test on, `given` the number of first frames that they give to a
-    model there: what follows is predicted and scored.
+    `own_times` are those of each trajectory where they differ; `times` are then the first's. `parameters` has one entry
+    a name: its value, or None where it differs between trajectories. `forcings` says of each whether it depends on
+    time. `notes` are facts about how the data came to be (solver, seed, key), plain values. `test_at` is the
+    end of the data that publications test on, `given` the number of first frames that they give to a model there: what
+    follows is predicted and scored.
     """
 
     task: str
@@ -307,10 +324,20 @@ class Header:
     notes: Mapping[str, Any] = field(default_factory=dict)
     test_at: Literal["first", "last"] = "first"
     given: int = 1
+    own_times: Float[Tensor, "N T"] | None = None
 
     @property
     def steady(self) -> bool:
         return len(self.times) == 1
+
+    @property
+    def dt(self) -> float | None:
+        """The time between frames, None where it is not the same between all frames of all trajectories."""
+        if self.steady:
+            return None
+        times = self.times[None] if self.own_times is None else self.own_times
+        dt = float(times[0, -1] - times[0, 0]) / (times.shape[1] - 1)
+        return dt if dt > 0 and float((times.diff() - dt).abs().max()) <= 1e-4 * dt else None
 
 
 class Dataset(Protocol):
@@ -337,6 +364,22 @@ class Dataset(Protocol):
     @property
     def boundary(self) -> Boundary:
         return self.header.boundary
+
+    def __getitem__(self, index: int) -> Trajectory:
+        """One trajectory, whole; negative ones count from the end. A dataset can be iterated."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"trajectory {index} is not among the {len(self)} of this dataset")
+        batch, header = self.read([index % len(self)], slice(None)), self.header
+        conditions = Conditions(
+            {name: float(values[0]) for name, values in batch.parameters.items()},
+            {name: values[0] for name, values in batch.static.items()},
+            {name: values[0] for name, values in batch.forcings.items()},
+        )
+        mask = None if batch.mask is None else batch.mask[0]
+        return Trajectory(
+            batch.values[0], self.channels, self.grid, batch.times[0], self.boundary, conditions, self.task,
+            header.licence, mask,
+        )  # fmt: skip
 
     def __len__(self) -> int: ...
     def read(self, indices: Sequence[int], frames: slice) -> Batch:

@@ -5,7 +5,7 @@
     result.values                  # (40, 128, 1), or (B, 40, 128, 1) for a batch
     sim.rollout(u0, times=[0.1, 0.33], conditions={"beta": 0.4}, at=torch.tensor([[0.25], [0.8]]))
 
-Everything is differentiable in u0 and in the conditions.
+Everything is differentiable in u0, in the conditions and in the forcings.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.predictor import Predictor, State, Target
 from ups.models.saved import TrainedTask
+from ups.rollout.domain import cells_of, check_named, inside_of, with_domain
+from ups.rollout.places import grid_like, query_points
 from ups.rollout.predict import advance
 from ups.rollout.result import Rollout as Rollout
-from ups.rollout.schedule import Schedule, exact, regular
+from ups.rollout.schedule import Schedule, exact, regular, uneven
+from ups.rollout.trust import departures, span, untrained
 from ups.training.restore import restored, stage_folder
 
 FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
-BEYOND = 0.05
-"""A value further outside the trained range than this share of its length is warned of: before guards cut it off."""
 MOST_MEMBERS = 4096
 """Of a rollout: they are computed in one batch."""
+FEWEST_POINTS = 4
+"""Along an axis of a start: fewer are a slip, such as channels taken for points."""
 MOST_STEPS = 10**7
 """Of a rollout: all its states are kept, so more is a slip of the pen."""
 
@@ -81,12 +84,15 @@ class Simulator:
         for name, learned in self.tasks.items():
             spec = learned.spec
             shape = " × ".join(map(str, learned.grid.shape))
-            step = "steady" if spec.steady else f"dt {spec.dt:g} {spec.units.get('time', '')}".rstrip()
+            dt = f"{spec.dt:g}" if spec.dt is not None else " to ".join(f"{lead:g}" for lead in learned.leads)
+            step = "steady" if spec.steady else f"dt {dt} {spec.units.get('time', '')}".rstrip()
             said.append(("task", f"{name}: {', '.join(spec.channel_names)} on {shape} points, {step}"))
             said.append(("sides", spec.boundary.kinds))
             for each, (low, high) in learned.ranges.items():
                 said.append(("condition", f"{each} from {low:g} to {high:g} {spec.units.get(each, '')}".rstrip()))
             said += [("condition", f"{each}, a field") for each in spec.static]
+            said += [("condition", f"{each}, a forcing") for each in spec.forcings]
+            said += [("condition", "a mask")] if spec.masked else []
             view = self.scores.get(name, {})
             for told, measured in (view.get("rollout") or view.get("one_step") or {}).items():
                 if told == "nrmse":
@@ -112,6 +118,8 @@ class Simulator:
         grid: Grid | None = None,
         members: int = 1,
         seed: int = 0,
+        forcings: Mapping[str, Any] | None = None,
+        mask: Tensor | np.ndarray | None = None,
     ) -> Rollout:
         """Advance u0 by `steps` of `dt`, or to the given `times` after it.
 
@@ -124,42 +132,56 @@ class Simulator:
         - dt: the task's own step if not given, and any between the shortest and the longest lead time trained on. Times
           between steps are interpolated by a cubic through those around; without dt, a model of a range of lead times
           takes steps that end at each of them, where these are in its range.
+        - forcings: by name, on u0's grid: (*space), or (T, *space) or (B, T, *space) with a field now and one after
+           each of `steps` (T = 1: it stays the same), or a function of the time after now, which serves any `times`.
+        - mask: of a task that has masks, true inside: (*space) or (B, *space). Elsewhere u0 may be anything, NaN
+           too, and predictions are zero.
         - members: of several, values have them as an axis in front of the batch's, and the rollout has their `mean` and
           `quantile(share)`; `seed` says which ones. Those of a model without chance are all the same. Of one, what
           chance there is, is left out.
         """
-        given = _flat_conditions(u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions)
+        conditions = u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions
+        if isinstance(conditions, Conditions):
+            forcings, mask = forcings or conditions.forcings, conditions.mask if mask is None else mask
+        given = _flat_conditions(conditions)
         if isinstance(u0, Trajectory):
+            mask = u0.mask if mask is None else mask
             task = task or u0.task or None
             if task is not None and task in self.tasks:  # a trajectory also says what its task does not vary
                 spec = self.tasks[task].spec
                 given = {name: v for name, v in given.items() if name in (*spec.parameters, *spec.static)}
+                forcings = {name: v for name, v in (forcings or {}).items() if name in spec.forcings}
+                mask = mask if spec.masked else None
             u0, grid = u0.values[0], grid or u0.space
         learned = self._learned(task, given)
         name, notes = learned.spec.name, []
-        given = self._checked(learned, given, notes)
-        frames, batched = self._frames(learned, u0, given)
-        grid = grid or _grid_like(learned.grid, frames.shape[2:-1])
+        check_named(learned.spec, forcings or {}, mask)
+        domain = None if mask is None else cells_of(mask, self.predictor.like)
+        given = self._checked(learned, given, notes, domain)
+        frames, batched = self._frames(learned, u0, given, domain)
+        grid = grid or grid_like(learned.grid, frames.shape[2:-1])
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
-        target = _query(at, grid) if at is not None else grid
+        target = query_points(at, grid) if at is not None else grid
         if not isinstance(members, int) or not 1 <= members <= MOST_MEMBERS:
             raise UserError(f"members is {members!r}; give a whole number from 1 to {MOST_MEMBERS}, of each seed")
         of = self._conditions(learned, given, frames, grid)
-        if learned.spec.steady:
+        schedule = None if learned.spec.steady else self._schedule(learned, steps, times, dt, notes)
+        leads = [] if schedule is None else [lead for lead, count in schedule.runs for _ in range(count)]
+        of = with_domain(of, learned.spec, forcings or {}, domain, leads, frames, grid)
+        if schedule is None:
             if steps is not None or times is not None:
                 raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
             state = self.predictor.start(name, frames, of, grid)
             (solution,) = self._decoded(state, [None], target, members, seed)
             values, when = solution[:, None], torch.zeros(1, dtype=torch.float64)
-            notes += _departures(learned, values)
+            notes += departures(learned, values, of.mask)
         else:
-            schedule = self._schedule(learned, steps, times, dt, notes)
             state = self.predictor.start(name, frames, of, grid)
             first = torch.cat([self.predictor.decode(state, target)] * members)
             after = self._decoded(state, schedule.leads(state.history), target, members, seed)
             states, when = torch.stack([first, *after], 1), schedule.when
-            notes += _departures(learned, states)  # also of steps that are not wanted
+            notes += departures(learned, states, of.mask)  # also of steps that are not wanted
             values = schedule.read(states)
         values = values.unflatten(0, (members, -1))
         values = values if batched else values[:, 0]
@@ -185,14 +207,19 @@ class Simulator:
     ) -> Schedule:
         if (steps is None) == (times is None):
             raise UserError("say how far to go with either steps=N or times=[...] (--steps N or --times T,T,...)")
-        assert learned.spec.dt is not None
-        step = float(learned.spec.dt if dt is None else dt)
+        if learned.spec.dt is None and dt is None and steps is not None:
+            raise UserError(
+                f"task {learned.spec.name!r} was trained on steps of its own lengths; say how long yours are (dt=), or "
+                "give times=[...]"
+            )
+        own = learned.spec.dt or max(learned.leads)
+        step = float(own if dt is None else dt)
         if not 0 < step < math.inf:
             raise UserError(f"dt is {step}; give a positive time")
         if steps is not None:
             if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
                 raise UserError(f"steps is {steps!r}; give a whole number from 1 to {MOST_STEPS:,}")
-            notes += _untrained(learned, step)
+            notes += untrained(learned, step)
             return regular(step, torch.arange(1, steps + 1, dtype=torch.float64) * step)
         when = torch.as_tensor(times, dtype=torch.float64).reshape(-1)
         if len(when) == 0 or float(when.min()) < 0 or bool((when.diff() <= 0).any()) or not bool(when.isfinite().all()):
@@ -201,12 +228,16 @@ class Simulator:
             raise UserError(
                 f"time {float(when[-1]):g} is {needed:.3g} steps of {step:g} away; a rollout has at most {MOST_STEPS:,}"
             )
+        if learned.spec.dt is None and dt is None:
+            schedule = uneven(learned.leads, when)
+            notes += [note for lead, _ in schedule.runs for note in untrained(learned, lead)][:1]
+            return schedule
         schedule = regular(step, when)
         if schedule.places is None and dt is None and learned.spec.history == 1:  # else the history's times matter too
             schedule = exact(step, learned.leads, when) or schedule
         if schedule.places is None:
             notes.append(f"times that are not multiples of dt = {step:g} are interpolated between steps")
-        notes += _untrained(learned, schedule.runs[-1][0])  # steps of several lengths are all in the trained range
+        notes += untrained(learned, schedule.runs[-1][0])  # steps of several lengths are all in the trained range
         return schedule
 
     def _learned(self, task: str | None, given: Mapping[str, Any]) -> TrainedTask:
@@ -224,7 +255,9 @@ class Simulator:
             raise UserError(f"this model has no task {task!r}; it has {', '.join(self.tasks)}")
         return self.tasks[task]
 
-    def _checked(self, learned: TrainedTask, given: Mapping[str, Any], notes: list[str]) -> dict[str, Tensor]:
+    def _checked(
+        self, learned: TrainedTask, given: Mapping[str, Any], notes: list[str], domain: Tensor | None
+    ) -> dict[str, Tensor]:
         spec = learned.spec
         known = [*spec.parameters, *spec.static]
         for name in given:
@@ -244,14 +277,25 @@ class Simulator:
             seen = values[name].detach()
             if float(seen.min()) < low - FAR * abs(low) or float(seen.max()) > high + FAR * abs(high):
                 notes.append(
-                    f"{name} = {_span(seen)} is outside the range the model was trained on ({low:g} to {high:g})"
+                    f"{name} = {span(seen)} is outside the range the model was trained on ({low:g} to {high:g})"
+                )
+        if domain is not None:
+            values |= {name: inside_of(domain, values[name], f"static field {name!r}") for name in spec.static}
+        for name in spec.static:
+            low, high = learned.statistics.static[name].range or (-math.inf, math.inf)
+            seen, margin = values[name].detach(), FAR * (high - low)
+            if float(seen.min()) < low - margin or float(seen.max()) > high + margin:
+                notes.append(
+                    f"{name} = {span(seen)} leaves the range that the model was trained on ({low:g} to {high:g})"
                 )
         for name, value in values.items():
             if not bool(torch.isfinite(value.detach()).all()):
                 raise UserError(f"condition {name!r} has NaN or infinite values; mend it")
         return values
 
-    def _frames(self, learned: TrainedTask, u0: Any, given: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
+    def _frames(
+        self, learned: TrainedTask, u0: Any, given: Mapping[str, Tensor], domain: Tensor | None
+    ) -> tuple[Tensor, bool]:
         """u0 as (B, T, *space, C), and whether it came as a batch."""
         spec = learned.spec
         d, c = spec.dimension, len(spec.channels)
@@ -274,17 +318,24 @@ class Simulator:
                 f"u0 has shape {tuple(np.shape(u0))}; task {spec.name!r} takes "
                 f"({', '.join(AXES[:d])}, {c}) or (batch, {', '.join(AXES[:d])}, {c})"
             )
-        if not bool(torch.isfinite(field.detach()).all()):
-            raise UserError("u0 has NaN or infinite values; mend it")
-        most = max(spec.history, learned.given)
-        if not spec.steady and field.dim() == d + 3 and field.shape[1] > most:
+        if min(points := tuple(field.shape[-1 - d : -1])) < FEWEST_POINTS:
             raise UserError(
-                f"u0 has {field.shape[1]} frames a sample; task {spec.name!r} starts from {most}: give those alone, "
-                f"such as u0[:, :{most}]"
+                f"u0 of shape {tuple(np.shape(u0))} has {min(points)} points along an axis, since task "
+                f"{spec.name!r} has {c} channel{'s' * (c > 1)}; give {FEWEST_POINTS} at least, on {', '.join(AXES[:d])}"
             )
         batched = field.dim() > d + 1
         while field.dim() < d + 3:
             field = field[None] if field.dim() == d + 1 else field[:, None]
+        if domain is not None:
+            field = inside_of((domain if domain.dim() == d else domain[:, None])[..., None], field, "u0")
+        if not bool(torch.isfinite(field.detach()).all()):
+            raise UserError("u0 has NaN or infinite values; mend it")
+        most = max(spec.history, learned.given)
+        if not spec.steady and field.shape[1] > most:
+            raise UserError(
+                f"u0 has {field.shape[1]} frames a sample; task {spec.name!r} starts from {most}: give those alone, "
+                f"such as u0[:, :{most}]"
+            )
         return field, batched
 
     def _conditions(self, learned: TrainedTask, given: Mapping[str, Tensor], frames: Tensor, grid: Grid) -> Conditions:
@@ -305,53 +356,10 @@ class Simulator:
         return Conditions(parameters, fields)
 
 
-def _untrained(learned: TrainedTask, dt: float) -> list[str]:
-    """What is to be said of a step that is shorter or longer than all in training."""
-    shortest, longest = min(learned.leads), max(learned.leads)
-    if shortest * 0.99 <= dt <= longest * 1.01:
-        return []
-    trained = f"{shortest:g}" if shortest == longest else f"{shortest:g} to {longest:g}"
-    return [f"dt = {dt:g} is outside the lead times that task {learned.spec.name!r} was trained on ({trained})"]
-
-
-def _departures(learned: TrainedTask, states: Float[Tensor, "B T *points C"]) -> list[str]:
-    """Where channels leave the trained range and where they leave the numbers, each at its first step; 0 is the start,
-    or the solution of a steady task.
-    """
-    task, normaliser, notes = learned.spec.name, learned.normaliser, []
-    by_step = states.detach().movedim(-1, 0).transpose(1, 2).flatten(2)  # (C, T, all points of all samples)
-    ends = normaliser.ranges()
-    if ends is not None:
-        trained, margin = normaliser.physical(ends).T, BEYOND * (ends[1] - ends[0])
-        limits = normaliser.physical(ends + torch.stack([-margin, margin])).T
-        for name, values, (low, high), (least, most) in zip(
-            learned.spec.channel_names, by_step, limits.tolist(), trained.tolist(), strict=True
-        ):
-            outside = (values < low) | (values > high)
-            if bool(outside.any()):
-                step = int(outside.any(1).int().argmax())
-                notes.append(
-                    f"step {step}: {name} = {_span(values[step][outside[step]])} is outside the range that task "
-                    f"{task!r} was trained on ({least:.4g} to {most:.4g}); do not trust what follows"
-                )
-    for name, values in zip(learned.spec.channel_names, by_step, strict=True):
-        broken = ~torch.isfinite(values).all(1)
-        if bool(broken.any()):
-            notes.append(
-                f"step {int(broken.int().argmax())}: {name} of task {task!r} has NaN or infinite values; start nearer "
-                "to trained data"
-            )
-    return notes
-
-
 def _flat_conditions(conditions: Mapping[str, Any] | Conditions | None) -> dict[str, Any]:
     if conditions is None:
         return {}
-    if isinstance(conditions, Conditions):
-        if conditions.forcings:
-            raise UserError("this model does not take forcings; leave them out")
-        return {**conditions.parameters, **conditions.static}
-    return dict(conditions)
+    return {**conditions.parameters, **conditions.static} if isinstance(conditions, Conditions) else dict(conditions)
 
 
 def _tensor(value: Any, what: str, like: Tensor) -> Tensor:
@@ -363,38 +371,3 @@ def _tensor(value: Any, what: str, like: Tensor) -> Tensor:
     if tensor.is_complex() or tensor.numel() == 0:
         raise UserError(f"{what} is {'complex' if tensor.is_complex() else 'empty'}; give real numbers")
     return tensor.to(like)
-
-
-def _grid_like(own: Grid, shape: Sequence[int]) -> Grid:
-    """A grid of another resolution with the same domain and the same place of points in their cells."""
-    if tuple(shape) == own.shape:
-        return own
-    lower = [span[0] for span in own.extent]
-    offset = [float(p[0] - a) / h for p, a, h in zip(own.positions, lower, own.spacing, strict=True)]
-    positions = tuple(
-        a + (torch.arange(n, dtype=torch.float64) + o) * (length / n)
-        for a, n, o, length in zip(lower, shape, offset, own.lengths, strict=True)
-    )
-    return Grid(positions, own.extent)
-
-
-def _query(at: Tensor | np.ndarray, grid: Grid) -> Float[Tensor, "P dim"]:
-    points = torch.as_tensor(at).double().cpu()
-    if points.dim() == 1 and grid.dimension == 1:
-        points = points[:, None]
-    if points.dim() != 2 or points.shape[-1] != grid.dimension:
-        raise UserError(f"at has shape {tuple(points.shape)}; give points as (P, {grid.dimension})")
-    for axis, (lower, upper) in enumerate(grid.extent):
-        outside = ~((points[:, axis] >= lower) & (points[:, axis] <= upper))
-        if bool(outside.any()):
-            first = int(outside.nonzero()[0, 0])
-            raise UserError(
-                f"point {first} has {AXES[axis]} = {float(points[first, axis]):g}, outside the domain "
-                f"[{lower:g}, {upper:g}]; ask for points inside it"
-            )
-    return points
-
-
-def _span(values: Tensor) -> str:
-    low, high = float(values.min()), float(values.max())
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

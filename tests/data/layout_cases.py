@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ups.data.formats.reading import inside
 from ups.fields import Batch, Boundary, Grid, Header, Side
 
 
@@ -25,17 +26,20 @@ def header_of(
 
 
 def batch_of(header: Header, count: int, seed: int = 0) -> Batch:
-    """Random numbers in every field the header names."""
+    """Random numbers in every field the header names, zeros outside the mask."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*size: int, dtype: torch.dtype = header.dtype) -> torch.Tensor:
         return torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
 
     shape, frames = header.grid.shape, len(header.times)
-    return Batch(
+    mask = draw(count, *shape) > 0 if header.masked else None
+    if mask is not None:
+        mask.flatten(1)[:, 0] = True  # one cell is inside at least
+    drawn = Batch(
         task=header.task,
         values=draw(count, frames, *shape, len(header.channels)),
-        times=header.times.expand(count, -1),
+        times=header.times.expand(count, -1) if header.own_times is None else header.own_times,
         grid=header.grid,
         boundary=header.boundary,
         parameters={
@@ -47,8 +51,9 @@ def batch_of(header: Header, count: int, seed: int = 0) -> Batch:
         static={name: draw(count, *shape) for name in header.static},
         ids=torch.arange(count),
         forcings={name: draw(count, *(frames,) * varies, *shape) for name, varies in header.forcings.items()},
-        mask=draw(count, *shape) > 0 if header.masked else None,
+        mask=mask,
     )
+    return inside(drawn, drawn.ids.numpy(), Path("drawn"))
 
 
 def write(writer, path: Path, header: Header, batch: Batch) -> Path:

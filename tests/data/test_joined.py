@@ -57,7 +57,7 @@ def test_only_equals_are_joined(parts, tmp_path):
     )
     for other, what in (
         (other_grid, "grid"),
-        (other_times, "times"),
+        (other_times, "number of frames"),
         (other_task, "task"),
         (other_parameters, "set of parameters"),
     ):

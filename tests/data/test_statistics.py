@@ -12,7 +12,8 @@ import torch
 from ups.data.generate.make import generate
 from ups.data.open import open_dataset
 from ups.data.prepare import row_ranges
-from ups.data.prepare.statistics import Statistics, statistics
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.statistics import Scale, Statistics, statistics
 from ups.equations import Compressible1D, Darcy
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Header, TaskSpec
@@ -154,3 +155,13 @@ def test_wrong_channels_and_empty_splits_are_refused():
         statistics(InMemory(sample(2, 3, 8, 1), ("u",), {}), spec((Channel("w"),)))
     with pytest.raises(UserError, match="empty"):
         statistics(InMemory(sample(2, 3, 8, 1)[:0], ("u",), {}), spec((Channel("u"),)))
+
+
+def test_a_standardised_channel_is_its_departure_from_the_mean():
+    spec = TaskSpec("t", 1, (Channel("T", "standardised"),), Boundary.all("periodic", 1), dt=1.0)
+    scales = Statistics("t", 1, 1.0, (1,), {"T": Scale(290.0, 2.0, 290.007, (0.5,), (285.0, 296.0))})
+    normaliser = Normaliser(spec, scales)
+    kelvin = torch.tensor([[290.0], [294.0]], dtype=torch.float64)
+    assert normaliser.normalise(kelvin).flatten().tolist() == [0.0, 2.0]
+    assert torch.equal(normaliser.physical(normaliser.normalise(kelvin)), kelvin)
+    assert normaliser.step_scales()[1].tolist() == [[0.25]]

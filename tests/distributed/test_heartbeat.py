@@ -61,12 +61,28 @@ def test_an_unknown_phase_is_a_bug(tmp_path):
         Heartbeat(heartbeat_path(tmp_path, 0), 0, 0).mark("lunch")
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 52, b"\0" * 52])
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 104, b"\0" * 104])
 def test_what_cannot_be_read_whole_is_nothing(tmp_path, content):
     path = tmp_path / "rank_00000"
     path.write_bytes(content)
     assert read_heartbeat(path) is None
     assert read_heartbeat(tmp_path / "rank_00001") is None
+
+
+def test_a_rank_that_was_stopped_within_a_mark_is_where_it_was_before(tmp_path):
+    """A soak on crowded cores met it: for as long as such a rank had no core, its heartbeat could not be read."""
+    path = heartbeat_path(tmp_path, 0)
+    mine = Heartbeat(path, 0, 0)
+    for step in range(4):
+        mine.mark("gradients", step)
+        content = bytearray(path.read_bytes())
+        counters = [int.from_bytes(content[at : at + 8], "little") for at in (0, 52)]
+        newest = 52 * counters.index(max(counters))
+        content[newest + 44] ^= 1  # the counter at its end
+        path.with_name("rank_00001").write_bytes(content)
+        found = read_heartbeat(path.with_name("rank_00001"))
+        assert found is not None
+        assert (found.phase, found.step) == (("gradients", step - 1) if step else ("start", 0))
 
 
 def test_a_reader_never_sees_half_a_mark(tmp_path):

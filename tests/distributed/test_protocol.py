@@ -49,7 +49,8 @@ def fit(
             except (GaveUp, Stopped, PeerFailed, torch.OutOfMemoryError) as error:
                 ended = f"{type(error).__name__}: {error}"
             tensors = {} if rt.mesh is not None else {name: whole(t) for name, t in trainer._tensors().items()}
-            return {"ended": ended, "micro": trainer.micro, "step": trainer.state.step, "tensors": tensors}
+            progress = {"step": trainer.state.step, "seconds": (trainer.state.seconds, trainer.state.device_seconds)}
+            return {"ended": ended, "micro": trainer.micro, "tensors": tensors} | progress
     finally:
         injection._FAULTS = []
 
@@ -111,6 +112,13 @@ def test_a_loss_that_is_not_a_number_on_one_rank_is_skipped_by_all(data: Path, t
     assert {task: len(ids) for task, ids in skipped[0]["samples"].items()} == {"advection": 4, "darcy": 3}
     if strategy == "ddp":
         assert all(torch.isfinite(tensor).all() for result in results for tensor in result["tensors"].values())
+
+
+def test_a_second_of_two_ranks_is_two_device_seconds(data, tmp_path):
+    """What is compared with them trains on one device, for as many."""
+    for ended in run_ranks(2, fit, data, tmp_path):
+        seconds, device_seconds = ended["seconds"]
+        assert device_seconds == pytest.approx(2 * seconds) and seconds > 0
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("hsdp", 4)])

@@ -17,6 +17,7 @@ from ups.evaluation.evaluate import evaluate
 from ups.evaluation.scores import score
 from ups.evaluation.solver import compare
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, TaskSpec
+from ups.metrics import MetricContext
 from ups.models.interpolation import on_grid
 from ups.models.predictor import Persistence
 from ups.models.saved import TrainedTask
@@ -26,7 +27,8 @@ WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 4
 
 
 def scored(predictions, truth, model="operator"):
-    return score(WAVES, predictions, truth, torch.tensor([0.1]), 0, 400, model=model, grid=Grid.cell_centred((4,)))
+    context = MetricContext(WAVES, torch.tensor([[0.1]]).expand(len(truth), -1), Grid.cell_centred((4,)))
+    return score(context, predictions, truth, 0, 400, model=model)
 
 
 def test_scores_of_two_hand_computed_trajectories() -> None:

@@ -175,6 +175,7 @@ def start(place: Place, name: str, *overrides: str, fault: str = "", ranks: int 
 def launch(command: list[str], run: Path, output: Path, variables: Mapping[str, str]) -> Job:
     """Start a command in a session of its own."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("UPS_", "TORCHELASTIC"))}
+    _let_jobs_hear()
     with output.open("ab") as file:
         process = subprocess.Popen(
             command,
@@ -187,6 +188,13 @@ def launch(command: list[str], run: Path, output: Path, variables: Mapping[str, 
     job = Job(process, run, output)
     _started.append(job)
     return job
+
+
+def _let_jobs_hear() -> None:
+    """A job would ignore too what is ignored here, under `nohup` or in a script's background; not what is handled."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
 
 
 def end_all() -> None:

@@ -27,6 +27,8 @@ STEPS, EVERY, VALIDATE = 1000, 20, 50
 LAYOUTS = ((2, "ddp"), (3, "ddp"), (2, "fsdp2"), (4, "ddp"))
 SHORT, LONG = 5.0, 15.0
 """Seconds: a stop that is no hang, and one that is longer than the deadline."""
+VALIDATION = 120.0
+"""Seconds of a long validation."""
 NAN_STEP = 101
 NAN = "; ".join(f"nan at loss rank 1 step {NAN_STEP} attempt {attempt}" for attempt in range(20))
 """In every campaign, and in what it is compared with: a skipped step is part of the result."""
@@ -40,6 +42,8 @@ class Target(Protocol):
 
     def damage(self, truncate: bool) -> None: ...
     def await_save(self) -> None: ...
+    def jump(self) -> None: ...
+    def validate_for(self, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -129,13 +133,15 @@ def _busy(target: Target, rank: int) -> None:
 
 
 def keep_busy(processes: int, seconds: float) -> list[subprocess.Popen[bytes]]:
-    """Processes that do nothing but compute, for so long, whoever kills what started them."""
-    work = f"import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+    """Processes that do nothing but compute, for so long, or until what started them has ended in whatever way."""
+    alive = f"os.getppid() == {os.getpid()}"
+    work = f"import os, time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end and {alive}: pass"
     return [subprocess.Popen([sys.executable, "-S", "-c", work]) for _ in range(processes)]
 
 
 def _delete_heartbeat(target: Target, rank: int) -> None:
-    (target.job.run / "heartbeats" / f"rank_{rank:05d}").unlink(missing_ok=True)
+    """Not rank 0's: by that one the campaign, too, sees where the training is."""
+    (target.job.run / "heartbeats" / f"rank_{max(rank, 1):05d}").unlink(missing_ok=True)
 
 
 def _kill_in_a_save(target: Target, rank: int) -> None:
@@ -171,7 +177,12 @@ CALM = (
     Kind(f"all cores busy for {SHORT:.0f} s", "nothing", _busy, weight=1),
     Kind("a heartbeat deleted", "nothing", _delete_heartbeat, weight=1),
 )
-FROZEN = Kind(f"SIGSTOP of all processes for {LONG:.0f} s", "nothing", _freeze, weight=1)
+HOUR_LONG = (
+    Kind(f"SIGSTOP of all processes for {LONG:.0f} s", "nothing", _freeze, weight=1),
+    Kind("the clock jumps by an hour", "nothing", lambda target, rank: target.jump()),
+    Kind(f"a validation of {VALIDATION:.0f} s", "nothing", lambda target, rank: target.validate_for(VALIDATION)),
+)
+"""What takes too long for a storm, or needs a job that was started for it."""
 IN_STEP = (
     Kind("exception in forward", "restart", inject="raise at forward"),
     Kind("exception in backward", "restart", inject="raise at backward"),
@@ -193,7 +204,7 @@ MEMORY = (
     Kind("out of memory in forward", "nothing", inject="oom at forward"),
     Kind("out of memory in backward", "nothing", inject="oom at backward"),
 )
-KINDS = {kind.name: kind for kind in (*OUTSIDE, *CALM, FROZEN, *IN_STEP, *HANGS, *IN_SAVE, *MEMORY)}
+KINDS = {kind.name: kind for kind in (*OUTSIDE, *CALM, *HOUR_LONG, *IN_STEP, *HANGS, *IN_SAVE, *MEMORY)}
 
 
 @dataclass(frozen=True)
@@ -256,6 +267,7 @@ def plan(seed: int, number: int, *, calm: bool = False) -> Plan:
             kind = _choice(draw, usual)
             if kind in MEMORY:
                 memory = True
+                step += step == NAN_STEP  # a batch that is repeated has its NaN no more
                 if strategy == "fsdp2":  # its passes cannot be repeated
                     kind = replace(kind, effect="restart")
             if kind in IN_SAVE:
@@ -269,7 +281,7 @@ def plan(seed: int, number: int, *, calm: bool = False) -> Plan:
             found.append(Disturbance(step, faults, attempt))
             attempt = attempt + (found[-1].restarts > 0)
         else:
-            kinds = (*CALM, FROZEN) if calm else (*OUTSIDE, *CALM)
+            kinds = (*CALM, *HOUR_LONG) if calm else (*OUTSIDE, *CALM)
             faults = (Fault(_choice(draw, kinds), draw.randrange(ranks)),)
             if draw.random() < 0.3:
                 faults = (

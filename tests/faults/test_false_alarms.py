@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from clock import HOUR, Clock
 from job import Job, difference, start
 from machines import LONG, LONG_STEPS
 from storm import keep_busy, ranks_of
@@ -17,21 +17,6 @@ from storm import keep_busy, ranks_of
 pytestmark = [pytest.mark.faults, pytest.mark.limit(240)]
 
 REQUIRED = "no restart"
-
-SLOW = """
-import os, time
-from ups.training import trainer
-
-validate = trainer.validate
-
-def slow(*arguments):
-    end = time.monotonic() + {seconds}
-    while os.environ["RANK"] == "0" and time.monotonic() < end:
-        sum(range(10_000))
-    return validate(*arguments)
-
-trainer.validate = slow
-"""
 
 
 def undisturbed(job: Job, reference: Path | None, steps: int = LONG_STEPS) -> None:
@@ -77,18 +62,14 @@ def test_fault_41_cores_that_others_keep_busy_restart_nothing(place, long_refere
 
 def test_fault_41_a_clock_that_jumps_by_an_hour_restarts_nothing(place, long_reference, matrix, tmp_path):
     """The time of day, in all processes of the job and in torch's own parts; the monotonic clock never jumps."""
-    clock, library = tmp_path / "clock", tmp_path / "clock.so"
     try:
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("clock.c"), "-ldl"], check=True
-        )
+        clock = Clock(tmp_path)
     except FileNotFoundError:
         pytest.skip("a clock that jumps needs a C compiler")
-    clock.write_text("0")
-    job = start(place, "clock", *LONG, LD_PRELOAD=str(library), CLOCK=str(clock))
-    for step, jump in ((20, "3600"), (80, "-3600"), (140, "0")):
+    job = start(place, "clock", *LONG, **clock.variables)
+    for step, ahead in ((20, HOUR), (80, -HOUR), (140, 0)):
         job.reach(step)
-        clock.write_text(jump)
+        clock.jump(ahead)
     undisturbed(job, long_reference)
     times = [datetime.fromisoformat(event["time"]).timestamp() for event in job.events("step")]
     assert max(times) - min(times) > 7000, "the clock did not jump"
@@ -102,14 +83,11 @@ def test_fault_41_a_clock_that_jumps_by_an_hour_restarts_nothing(place, long_ref
 
 def test_fault_41_a_validation_of_ten_deadlines_restarts_nothing(place, matrix, tmp_path):
     """As two minutes are with the deadline that is usual: one rank computes, its peer waits for it."""
-    (tmp_path / "slow_validation.py").write_text(SLOW.format(seconds=10))
-    deadline = (
-        "runtime.deadline=1",
-        f"plugins=[{tmp_path / 'slow_validation.py'}]",
-        "training.steps=30",
-        "training.validate_every=30",
-    )
-    job = start(place, "validation", *deadline)
+    slow = tmp_path / "long_validation"
+    slow.write_text("10")
+    plugin = f"plugins=[{Path(__file__).with_name('slow_validation.py')}]"
+    settings = ("runtime.deadline=1", plugin, "training.steps=30", "training.validate_every=30")
+    job = start(place, "validation", *settings, SLOW_VALIDATION=str(slow))
     job.reach(29)
     began = time.monotonic()
     undisturbed(job, None)

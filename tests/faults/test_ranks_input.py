@@ -88,8 +88,8 @@ def test_missing_variables_of_a_launcher_are_named(place):
 
 
 def test_a_batch_smaller_than_the_ranks_is_refused(place):
-    ended = call(place, "small", "training.batch_size=1")
-    assert ended.code == 2 and ended.said("training.batch_size is 1 for 2 ranks; every rank needs a sample a step")
+    ended = call(place, "small", "training.batch_size=2", ranks=3)
+    assert ended.code == 2 and ended.said("training.batch_size is 2 for 3 ranks; every rank needs a sample a step")
 
 
 @pytest.mark.faults

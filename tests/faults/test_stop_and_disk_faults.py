@@ -114,7 +114,8 @@ def test_fault_35_after_sigkill_on_a_full_disk_the_ranks_start_again_when_there_
     job = start_inside(disk, place, "full", *LONG)
     ballast = fill_after(job, disk, place, 30)
     os.kill(job.pid(1), signal.SIGKILL)
-    job.until(lambda: "is full; the ranks start again when there is room" in job.said(), "the full disk was not said")
+    said = "cannot be written to (No space left on device); the ranks start again when it can"
+    job.until(lambda: said in job.said(), "the full disk was not said")
     time.sleep(3)
     assert job.process.poll() is None
     ballast.unlink()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import termios
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -97,6 +98,31 @@ def test_fault_31_a_pipe_that_nobody_reads_changes_nothing(place, reference, mat
     matrix.row(
         31,
         fault="the output's pipe is closed (`| head`)",
+        required="no effect",
+        seen="exit 0, bit-equal end",
+        repeated=0,
+    )
+
+
+@pytest.mark.parametrize("what", ["pipe", "terminal"])
+def test_fault_31_output_that_is_left_unread_is_no_hang(place, reference, matrix, what):
+    """`| less` that waits at its first page, or Ctrl-S: the pipe and the terminal take nothing more."""
+    ours, theirs = os.pipe() if what == "pipe" else pty.openpty()
+    if what == "pipe":
+        os.set_blocking(theirs, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(theirs, bytes(4096))
+        os.set_blocking(theirs, True)
+    else:
+        termios.tcflow(theirs, termios.TCOOFF)
+    job = start_on(replace(place, data=place.runs.parent / "own"), "unread", theirs)
+    assert job.wait() == 0
+    os.close(ours)
+    assert job.reports() == [] and difference(job.run, reference) == 0
+    matrix.row(
+        31,
+        fault={"pipe": "the output's pipe is full (`| less`)", "terminal": "the terminal is stopped (Ctrl-S)"}[what],
         required="no effect",
         seen="exit 0, bit-equal end",
         repeated=0,

@@ -57,7 +57,7 @@ def rolled(model: Propagator, steps: int) -> Tensor:
     batch = trained.normaliser.batch(replace(DATA.batch, values=DATA.batch.values.double()))
     history, lead = batch.values[:, :1], torch.full((len(batch.values),), GAS.dt, dtype=torch.float64)
     static = history.new_zeros(*history.shape[:1], FLOW.points, 0)
-    states = unroll(model, GAS.name, history, static, batch.parameters, lead, FLOW.grid, steps)
+    states = unroll(model, GAS.name, history, batch.parameters, FLOW.grid, [(static, lead)] * steps)
     return torch.stack([history[:, -1], *states], 1)
 
 

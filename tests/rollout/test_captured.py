@@ -170,7 +170,9 @@ def test_rollouts_of_one_shape_may_be_interleaved(spec: ModelSpec) -> None:
     parts = [captured.stepper(model, "advection", u0[None, None], *arguments, learned.grid) for u0 in starts]
     histories = [learned.normaliser.normalise(u0[None, None]) for u0 in starts]
     for _ in range(6):
-        histories = [step(history)[:, None] for step, history in zip(parts, histories, strict=True)]
+        histories = [
+            step(history, arguments[0], arguments[2])[:, None] for step, history in zip(parts, histories, strict=True)
+        ]
     for history, values in zip(histories, alone, strict=True):
         assert torch.equal(learned.normaliser.physical(history)[0, 0], values[-1])
 

@@ -323,6 +323,30 @@ def test_frozen_parameters_stay_as_they_are_and_cost_nothing(
     assert not {id(run.model.get_parameter(name)) for name in frozen} & {id(p) for p in run.optimiser.state}
 
 
+def test_validation_draws_the_same_whenever_it_comes(data, tmp_path: Path, runtime: Runtime, monkeypatch) -> None:
+    """Scores of two steps differ by their weights alone; two streams differ, and so does the loss's of that name."""
+    run = trainer(data, tmp_path, runtime, steps=4)
+
+    def spied(name: str) -> list[Tensor]:
+        ask, seen = getattr(run.stage, name), []
+
+        def drawing(batch, draws):
+            seen.append(draws.normal("one", (2,)))
+            assert not torch.equal(seen[-1], draws.normal("other", (2,)))
+            return ask(batch, draws)
+
+        monkeypatch.setattr(run.stage, name, drawing)
+        return seen
+
+    losses, validations = spied("loss"), spied("validate")
+    for _ in range(2):
+        run._validate()
+        run.step()
+    tasks = len(small.EQUATIONS)
+    assert all(torch.equal(before, now) for before, now in zip(validations[:tasks], validations[tasks:], strict=True))
+    assert len({tuple(drawn[0].tolist()) for drawn in [*losses, validations[0]]}) == 2 * tasks + 1
+
+
 def test_a_checkpoint_of_another_model_is_refused(data, tmp_path: Path, runtime: Runtime, monkeypatch) -> None:
     trainer(data, tmp_path, runtime, steps=4).fit()
     spec, stores = small.prepared(data)

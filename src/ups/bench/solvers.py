@@ -126,7 +126,7 @@ def model_seconds(model: Propagator, data: Data, runtime: Runtime) -> float:
         static = learned.normaliser.static(part.static, first)
         parameters = {name: part.parameters[name] for name in learned.spec.parameters}
         lead = torch.full((len(part),), data.task.dt, device=device)
-        states = unroll(model, learned.spec.name, history, static, parameters, lead, part.grid, steps)
+        states = unroll(model, learned.spec.name, history, parameters, part.grid, [(static, lead)] * steps)
         return learned.normaliser.physical(torch.stack(list(states), 1))
 
     return fastest(work, start, device, runtime.check_stop)[1]

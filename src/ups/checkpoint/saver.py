@@ -145,7 +145,7 @@ class Checkpoints:
 
         def prepare() -> None:
             if self.rank == 0:
-                self.directory.mkdir(parents=True, exist_ok=True)
+                self.directory.mkdir(exist_ok=True)  # not its parents: a run that was removed does not come back
                 checkpoint.recover(self.directory)
                 for leftover in self.directory.glob("step_*.tmp"):
                     shutil.rmtree(leftover, ignore_errors=leftover != temporary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,6 +31,22 @@ Convention = Annotated[
     str | None,
     typer.Option("--convention", metavar="KIND", help="For pairs: cell_centred or nodal, where their points lie."),
 ]
+Dt = Annotated[float | None, typer.Option("--dt", help="For plain arrays: the time between frames.")]
+Lengths = Annotated[
+    str | None,
+    typer.Option("--lengths", metavar="L,L", help="For plain arrays: the domain's lengths, or LOWER:UPPER each."),
+]
+Boundary = Annotated[
+    str | None,
+    typer.Option("--boundary", metavar="KIND,KIND", help="For plain arrays: one kind of side, or one an axis."),
+]
+Axes = Annotated[
+    str | None,
+    typer.Option("--axes", metavar="BTXC", help="For plain arrays: what each axis is, such as BXTC; else found."),
+]
+Channels = Annotated[
+    str | None, typer.Option("--channels", metavar="NAME,NAME", help="For plain arrays: the channels' names.")
+]
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="Processes; all cores if not given. Results do not depend on it.")
 ]
@@ -53,6 +69,22 @@ def parse_words(settings: Sequence[str] | None) -> dict[str, float | str]:
 def reading_options(convention: str | None) -> dict[str, str]:
     """What a reader is told besides the task."""
     return {} if convention is None else {"convention": convention}
+
+
+def told_options(
+    dt: float | None, lengths: str | None, boundary: str | None, axes: str | None, channels: str | None
+) -> dict[str, Any]:
+    """What was said of plain arrays, without what was not."""
+    spans = None
+    if lengths is not None:
+        ends = [[_number(end, f"--lengths {lengths}") for end in text.split(":")] for text in lengths.split(",")]
+        if any(len(pair) > 2 for pair in ends):
+            raise UserError(f"--lengths {lengths}: give lengths such as 1,0.5, or ends such as -1:1,0:2")
+        spans = [pair[0] if len(pair) == 1 else (pair[0], pair[1]) for pair in ends]
+    sides = boundary if boundary is None or "," not in boundary else boundary.split(",")
+    names = None if channels is None else channels.split(",")
+    told = {"dt": dt, "lengths": spans, "boundary": sides, "axes": axes, "channels": names}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, float]:

@@ -8,7 +8,22 @@ from typing import Annotated
 
 import typer
 
-from ups.cli.arguments import Convention, File, Json, Settings, Task, Workers, parse_words, reading_options
+from ups.cli.arguments import (
+    Axes,
+    Boundary,
+    Channels,
+    Convention,
+    Dt,
+    File,
+    Json,
+    Lengths,
+    Settings,
+    Task,
+    Workers,
+    parse_words,
+    reading_options,
+    told_options,
+)
 from ups.errors import Stopped, UserError
 
 
@@ -125,6 +140,11 @@ def inspect(
     file: File,
     task: Task = None,
     convention: Convention = None,
+    dt: Dt = None,
+    lengths: Lengths = None,
+    boundary: Boundary = None,
+    axes: Axes = None,
+    channels: Channels = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.png", help="Also draw the first trajectories as a picture.")
     ] = None,
@@ -141,7 +161,8 @@ def inspect(
     from ups.data.open import open_dataset
     from ups.data.sketch import sketch
 
-    dataset = open_dataset(file, task, **reading_options(convention))
+    told = told_options(dt, lengths, boundary, axes, channels)
+    dataset = open_dataset(file, task, **reading_options(convention), **told)
     found = {"layout": layout_name(file)} | inspect_dataset(dataset)
     print(json.dumps(found, indent=2) if as_json else describe(found), flush=True)
     if not as_json:
@@ -188,12 +209,18 @@ def convert(
     layout: Annotated[str | None, typer.Option("--format", metavar="NAME", help="The new file's layout.")] = None,
     task: Task = None,
     convention: Convention = None,
+    dt: Dt = None,
+    lengths: Lengths = None,
+    boundary: Boundary = None,
+    axes: Axes = None,
+    channels: Channels = None,
 ) -> None:
     """Write a data file in another layout. What the new layout does not keep is said; what it cannot hold is refused.
 
     \b
     Example:
       ups data convert 1D_Burgers_Sols_Nu0.001.hdf5 burgers.hdf5 --format well
+      ups data convert u.npy u.nc --format netcdf --dt 0.05 --boundary periodic
     """
     from ups.data.convert import convert as convert_data
     from ups.data.convert import layout_for
@@ -201,7 +228,8 @@ def convert(
     from ups.track.progress import Progress
 
     name = layout_for(target, layout)
-    dataset = open_dataset(source, task, **reading_options(convention))
+    told = told_options(dt, lengths, boundary, axes, channels)
+    dataset = open_dataset(source, task, **reading_options(convention), **told)
     with Progress(target.name, total=len(dataset), unit="trajectories") as progress:
         lost = convert_data(dataset, target, name, progress.tick)
     for what in lost:

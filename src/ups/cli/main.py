@@ -19,7 +19,8 @@ from typer.core import TyperGroup
 from ups.cli.bench import bench
 from ups.cli.data import convert, fetch, inspect, make, stats
 from ups.cli.finetune import finetune
-from ups.cli.operations import check
+from ups.cli.fit import fit
+from ups.cli.operations import check, clean, compare, runs, sweep, watch
 from ups.cli.run import evaluate, explain, export, report, run, train
 from ups.cli.simulate import simulate
 from ups.cli.store import build, verify
@@ -48,7 +49,9 @@ app.add_typer(data, name="data")
 store = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(store, name="store")
 
-for command in (run, train, finetune, evaluate, report, simulate, export, explain, bench, check):
+for command in (run, fit, train, finetune, evaluate, report, simulate, export, explain, bench):
+    app.command()(command)
+for command in (check, runs, compare, watch, clean, sweep):
     app.command()(command)
 for command in (make, fetch, inspect, stats, convert):
     data.command()(command)

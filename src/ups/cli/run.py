@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ups.cli.arguments import Config, Gpus, Json, Overrides, Run, Runs
+from ups.errors import UserError
 
 
 def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), gpus: Gpus = None) -> None:
@@ -65,6 +66,8 @@ def train(
       ups train big.yaml --gpus 8 --nodes 2 --rendezvous node0:29500 --runs /shared/runs    (on each node)
       torchrun --nproc-per-node 8 -m ups train quickstart
     """
+    if gpus is None and (nodes != "1" or rendezvous is not None):
+        raise UserError("--nodes and --rendezvous go with --gpus; say how many ranks each machine has")
     if gpus is not None:
         from ups.distributed.launch.supervisor import import_torch
 

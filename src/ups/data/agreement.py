@@ -8,13 +8,18 @@ from typing import Any
 
 from ups.data.settings import TaskConfig
 from ups.data.tasks import task, task_from_mapping
+from ups.data.without import spec_without
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Header, Side, TaskSpec
 
 
 def task_of(name: str, config: TaskConfig) -> TaskSpec:
-    """The task that a configuration defines for itself alone, or the registered one, with its latent spacing if any."""
-    spec = task_from_mapping({**config.define, "name": name}) if config.define else task(name)
+    """The task that a configuration defines for itself alone, or the registered one, with its latent spacing if any and
+    without what is dropped.
+    """
+    spec = spec_without(
+        task_from_mapping({**config.define, "name": name}) if config.define else task(name), config.drop
+    )
     return spec if config.latent_spacing is None else replace(spec, latent_spacing=config.latent_spacing)
 
 
@@ -26,15 +31,17 @@ def definition_of(header: Header) -> dict[str, Any]:
     ]
     told: dict[str, Any] = {"dimension": header.grid.dimension, "channels": list(header.channels), "boundary": sides}
     told |= {"parameters": list(header.parameters), "static": list(header.static), "steady": header.steady}
+    told |= {"forcings": list(header.forcings), "masked": header.masked}
     told |= {"units": dict(header.notes.get("units", {}))}
     return {key: value for key, value in told.items() if value}
 
 
-def settled(spec: TaskSpec, header: Header, defined: bool) -> TaskSpec:
+def settled(spec: TaskSpec, header: Header, defined: bool, times: str | None = None) -> TaskSpec:
     """The task with the sides and the time between frames of its training data, which must agree with all else.
 
     Published flows come in periodic and in open boxes, with frames at any distance: that is the data's to say. Only
-    what a configuration has defined itself must not contradict them.
+    what a configuration has defined itself must not contradict them. Where frames are not equally spaced it has to say
+    what is meant by `times`; the task has no dt then.
     """
     check_fields(spec.name, spec, header)
     told, found = (_sides(boundary, len(header.channels)) for boundary in (spec.boundary, header.boundary))
@@ -52,14 +59,18 @@ def settled(spec: TaskSpec, header: Header, defined: bool) -> TaskSpec:
     spec = replace(spec, boundary=header.boundary)
     if spec.steady:
         return spec
-    dt = _time_step(spec.name, header)
-    if defined and spec.dt is not None and abs(spec.dt - dt) > 1e-3 * dt:
+    dt = header.dt
+    if dt is None:
+        _check_uneven(spec, times, defined)
+    elif defined and spec.dt is not None and abs(spec.dt - dt) > 1e-3 * dt:
         raise UserError(f"task {spec.name!r} is defined with dt {spec.dt:g}, its frames are {dt:g} apart; correct dt")
     return replace(spec, dt=dt)
 
 
 def check_fields(name: str, spec: TaskSpec, header: Header) -> None:
-    """Refuse data of another dimension, of other channels, or that lack what the task depends on."""
+    """Refuse data of another dimension, of other channels, that lack what the task depends on, or that have fields of
+    which it does not speak: nothing is dropped in silence.
+    """
     if header.grid.dimension != spec.dimension:
         raise UserError(
             f"{name}: the data have {header.grid.dimension} dimensions, task {spec.name!r} {spec.dimension}"
@@ -69,9 +80,18 @@ def check_fields(name: str, spec: TaskSpec, header: Header) -> None:
     for parameter in spec.parameters:
         if parameter not in header.parameters:
             raise UserError(f"{name}: the data do not say the parameter {parameter!r} of task {spec.name!r}")
-    for field in spec.static:
-        if field not in header.static:
-            raise UserError(f"{name}: the data do not have the static field {field!r} of task {spec.name!r}")
+    for kind, told, held in (
+        ("static field", spec.static, header.static),
+        ("forcing", spec.forcings, tuple(header.forcings)),
+        ("mask", ("mask",) if spec.masked else (), ("mask",) if header.masked else ()),
+    ):
+        if missing := [field for field in told if field not in held]:
+            raise UserError(f"{name}: the data do not have the {kind} {missing[0]!r} of task {spec.name!r}")
+        if unused := [field for field in held if field not in told]:
+            raise UserError(
+                f"{name}: the data have the {kind} {unused[0]!r}, of which task {spec.name!r} does not speak; add it "
+                f"to its definition, or do without it: tasks.{spec.name}.drop=[{unused[0]}]"
+            )
     if spec.steady != header.steady:
         kind = "steady" if spec.steady else "transient"
         raise UserError(
@@ -86,8 +106,8 @@ def check_test(view: str, spec: TaskSpec, header: Header) -> None:
     trained, tested = (_sides(boundary, len(header.channels)) for boundary in (spec.boundary, header.boundary))
     if trained != tested:
         raise UserError(f"{view}: the sides are {_words(tested)}, those of the training data {_words(trained)}")
-    if not spec.steady:
-        _time_step(view, header)
+    if not spec.steady and spec.dt is not None and header.dt is None:
+        raise UserError(f"{view}: {_UNEVEN}, those of the training data are; {_CHOICE.format(spec.name)}")
 
 
 def check_parameters(name: str, spec: TaskSpec, headers: Iterable[Header]) -> None:
@@ -104,7 +124,7 @@ def check_parameters(name: str, spec: TaskSpec, headers: Iterable[Header]) -> No
 def untold(name: str, spec: TaskSpec, parameter: str) -> UserError:
     return UserError(
         f"{name}: {parameter!r} varies in the data, but task {spec.name!r} does not have it as a parameter; "
-        "define the task with it"
+        f"define the task with it, or do without it: tasks.{spec.name}.drop=[{parameter}]"
     )
 
 
@@ -120,12 +140,24 @@ def check_frames(spec: TaskSpec, header: Header, unroll: int, stride: int) -> No
         raise UserError(f"task {spec.name!r} has {frames} frames, and {header.given} are given; use longer data")
 
 
-def _time_step(name: str, header: Header) -> float:
-    times = header.times
-    dt = float(times[-1] - times[0]) / (len(times) - 1)
-    if not (dt > 0 and float((times.diff() - dt).abs().max()) <= 1e-4 * dt):
-        raise UserError(f"{name}: frames are not equally spaced in time; resample the data to equal steps")
-    return dt
+_UNEVEN = "frames are not equally spaced in time, or not equally in all trajectories"
+_CHOICE = (
+    "bring all to equal steps with tasks.{0}.times=resample, or let the model be told each step's own lead time with "
+    "tasks.{0}.times=own"
+)
+
+
+def _check_uneven(spec: TaskSpec, times: str | None, defined: bool) -> None:
+    """Refuse frames that are not equally spaced, unless it is said what is meant by them, and can be."""
+    if times is None:
+        raise UserError(f"{spec.name}: {_UNEVEN}; {_CHOICE.format(spec.name)}")
+    if defined and spec.dt is not None:
+        raise UserError(f"task {spec.name!r} is defined with dt {spec.dt:g}, but its {_UNEVEN}; leave dt out")
+    if spec.history > 1:
+        raise UserError(
+            f"task {spec.name!r} has a history of {spec.history} frames, which must be equally spaced; use "
+            f"tasks.{spec.name}.times=resample"
+        )
 
 
 def _sides(boundary: Boundary, channels: int) -> list[tuple[Side, Side]]:

@@ -11,6 +11,7 @@ from ups.data.generate.make import data_keys, equation_header, is_made
 from ups.data.joined import Joined, Subset
 from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.sources import Source, data_root, equations_of, family_seed, open_files
+from ups.data.without import header_without
 from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Dataset, Header, TaskSpec
@@ -60,7 +61,7 @@ def check_inputs(
         spec = task_of(name, config)
         if config.make:
             made = _check_made(spec, config.make, root, seed, files)
-            headers, tests = list(made.values()), {name: None}
+            headers, tests = [header_without(header, config.drop) for header in made.values()], {name: None}
             first = headers[0]
             missing = sum(not path.exists() for path in made)
             outline = Outline(spec, first, config.make.trajectories, tuple(made), missing)
@@ -70,7 +71,7 @@ def check_inputs(
             first = source.train.header
             outline = Outline(spec, first, len(source.train), source=source)
         check_parameters(name, spec, headers)
-        spec = settled(spec, first, bool(config.define))
+        spec = settled(spec, first, bool(config.define), config.times)
         check_frames(spec, first, unroll, stride)
         for view, test in tests.items():
             if views.setdefault(view, name) != name:

@@ -29,12 +29,17 @@ def inspect_dataset(dataset: Dataset) -> dict[str, Any]:
     ranges: dict[str, _Range] = {}
     parameters: dict[str, set[float]] = {name: set() for name in header.parameters}
     starts: dict[str, int] = {}
-    problems = _uneven(dataset.times)
+    problems = _uneven(dataset.times if header.own_times is None else header.own_times)
     for batch in _readable(dataset, problems):
-        for n, channel in enumerate(dataset.channels):
-            ranges.setdefault(channel, _Range(channel)).add(batch.values[..., n], batch.ids)
-        for name, field in {**batch.static, **batch.forcings}.items():
-            ranges.setdefault(name, _Range(name)).add(field, batch.ids)
+        fields = {channel: batch.values[..., n] for n, channel in enumerate(dataset.channels)}
+        for name, field in {**fields, **batch.static, **batch.forcings}.items():
+            found = ranges.setdefault(name, _Range(name))
+            if batch.mask is None:
+                found.add(field, batch.ids)
+            else:  # a sample at a time: each has cells of its own
+                inside = zip(field, batch.mask, batch.ids, strict=True)
+                for own, mask, sample in inside:
+                    found.add(own[..., mask][None], sample[None])
         for name, values in batch.parameters.items():
             parameters.setdefault(name, set()).update(values.tolist())
         for row, sample in enumerate(batch.ids.tolist()):
@@ -79,11 +84,12 @@ def _readable(dataset: Dataset, problems: list[str]) -> Iterator[Batch]:
                     problems.append(str(error))
 
 
-def _uneven(times: Float[Tensor, " T"]) -> list[str]:
+def _uneven(times: Float[Tensor, "*N T"]) -> list[str]:
     steps = times.diff()
-    if not len(steps) or float(steps.max() - steps.min()) <= 1e-4 * float(steps.abs().mean()):
+    if not steps.numel() or float(steps.max() - steps.min()) <= 1e-4 * float(steps.abs().mean()):
         return []
-    return [f"times are uneven: steps from {float(steps.min()):g} to {float(steps.max()):g}; resample them to train"]
+    ends = f"{float(steps.min()):g} to {float(steps.max()):g}"
+    return [f"times are uneven: steps from {ends}; a run needs tasks.NAME.times=resample or times=own"]
 
 
 def _shortened(problems: list[str], most: int = 5) -> list[str]:

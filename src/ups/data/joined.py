@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ups.errors import UserError
 from ups.fields import Batch, Dataset, Header
@@ -22,7 +24,8 @@ class Subset(Dataset):
             raise UserError(f"trajectory {out[0]} is not in the dataset, which has {len(dataset)}; choose from those")
         self.dataset = dataset
         self.indices = tuple(indices)
-        self.header = dataset.header
+        own = dataset.header.own_times
+        self.header = replace(dataset.header, own_times=None if own is None else own[list(self.indices)])
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -33,9 +36,10 @@ class Subset(Dataset):
 
 
 class Joined(Dataset):
-    """Several datasets of one task on one grid and one set of times, end to end: e.g. the files of three β.
+    """Several datasets of one task on one grid with as many frames, end to end: e.g. the files of three β.
 
-    Parameters stay those of each trajectory. A batch's ids are positions in the whole. Licences add up.
+    Parameters stay those of each trajectory, and so do times where they differ. A batch's ids are positions in the
+    whole. Licences add up.
     """
 
     def __init__(self, parts: Sequence[Dataset]) -> None:
@@ -47,7 +51,7 @@ class Joined(Dataset):
                 ("task", part.task == first.task),
                 ("channels", part.channels == first.channels),
                 ("grid", part.grid.same_as(first.grid)),
-                ("times", torch.equal(part.times, first.times)),
+                ("number of frames", len(part.times) == len(first.times)),
                 ("boundary", part.boundary == first.boundary),
                 ("set of parameters", set(part.header.parameters) == set(first.header.parameters)),
                 ("set of static fields", set(part.header.static) == set(first.header.static)),
@@ -61,7 +65,7 @@ class Joined(Dataset):
                         f"dataset {number} of {first.task!r} has another {what} than the first; join equals"
                     )
         self.parts = tuple(parts)
-        self.header = _common([part.header for part in parts])
+        self.header = replace(_common([part.header for part in parts]), own_times=_own_times(parts))
         self._starts = (0, *accumulate(len(part) for part in parts))
 
     def __len__(self) -> int:
@@ -92,6 +96,17 @@ class Joined(Dataset):
             forcings={k: torch.cat([b.forcings[k] for b in batches])[back] for k in first.forcings},
             mask=None if first.mask is None else torch.cat([b.mask for b in batches if b.mask is not None])[back],
         )
+
+
+def _own_times(parts: Sequence[Dataset]) -> Float[Tensor, "N T"] | None:
+    """Of all trajectories, where they differ."""
+    first = parts[0].times
+    if all(part.header.own_times is None and torch.equal(part.times, first) for part in parts):
+        return None
+    own = (
+        part.times.expand(len(part), -1) if part.header.own_times is None else part.header.own_times for part in parts
+    )
+    return torch.cat(list(own))
 
 
 def _common(headers: list[Header]) -> Header:

@@ -52,6 +52,13 @@ class TaskConfig(Strict):
     define: dict[str, Any] | None = None
     share: PositiveFloat = 1.0
     latent_spacing: PositiveFloat | None = None
+    times: Literal["own", "resample"] | None = Field(
+        default=None,
+        description="of frames that are not equally spaced: each step has its own lead time, or all are resampled",
+    )
+    drop: list[str] = Field(
+        default=[], description="parameters, static fields, forcings or mask to do without, by name"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> TaskConfig:

@@ -19,9 +19,11 @@ from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
 from ups.data.prepare.row_ranges import batches
 from ups.data.prepare.splits import Splits, check_disjoint, split
+from ups.data.resampled import resampled
 from ups.data.sampler import mix
 from ups.data.settings import DataConfig, MakeConfig, TaskConfig
 from ups.data.views import pdebench_view
+from ups.data.without import Without
 from ups.equations import Equation
 from ups.equations.named import named_equation
 from ups.errors import UserError
@@ -54,11 +56,9 @@ def open_source(
     is made on `device` ("cpu", "cuda", "cuda:1"); what is there serves, whichever device made it.
     """
     root, spec = data_root(data, folder), task_of(name, config)
-    if config.make:
-        source = _made(spec, config.make, data, root, seed, report, device)
-    else:
-        source = open_files(spec, config, root)
-    return replace(source, spec=settled(spec, source.train.header, bool(config.define)))
+    made = config.make is not None
+    source = _made(spec, config, data, root, seed, report, device) if made else open_files(spec, config, root)
+    return replace(source, spec=settled(spec, source.train.header, bool(config.define), config.times))
 
 
 def data_root(data: DataConfig, folder: Path) -> Path:
@@ -102,9 +102,10 @@ def check_source(source: Source, report: Report) -> None:
 
 
 def _made(
-    spec: TaskSpec, make: MakeConfig, data: DataConfig, root: Path, seed: int, report: Report, device: str
+    spec: TaskSpec, config: TaskConfig, data: DataConfig, root: Path, seed: int, report: Report, device: str
 ) -> Source:
-    name = spec.name
+    name, make = spec.name, config.make
+    assert make is not None
     workers = data.workers or all_cores()
     equations, parts = [], []
     for label, equation in equations_of(name, make):
@@ -120,7 +121,7 @@ def _made(
             device=device,
         )
         equations.append(equation)
-        parts.append(open_dataset(path, name))
+        parts.append(_as_wanted(open_dataset(path, name), config))
     splits = [split(part) for part in parts]
     joined = Splits(*(Joined(column) for column in zip(*splits, strict=True)))
     solvers = tuple((equation, part.test) for equation, part in zip(equations, splits, strict=True))
@@ -137,9 +138,13 @@ def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
     def opened(file: str) -> Dataset:
         path = Path(file).expanduser()
         dataset = open_dataset(path if path.is_absolute() else root / path, wanted, **options)
-        return pdebench_view(dataset) if files.view else dataset
+        return _as_wanted(pdebench_view(dataset) if files.view else dataset, config)
 
-    train = Joined([opened(file) for file in files.train])
+    train: Dataset = Joined([opened(file) for file in files.train])
+    tests = {view: opened(file) for view, file in files.test.items()}
+    if config.times == "resample":
+        train = resampled(train)
+        tests = {view: resampled(test, train.header.dt) for view, test in tests.items()}
     if files.validation is None:
         splits = split(train)
         return _few(Source(spec, splits.train, splits.validation, {name: splits.test}), files.trajectories)
@@ -158,6 +163,10 @@ def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
         tests,
     )
     return _few(source, files.trajectories)
+
+
+def _as_wanted(dataset: Dataset, config: TaskConfig) -> Dataset:
+    return Without(dataset, config.drop) if config.drop else dataset
 
 
 def _few(source: Source, trajectories: int | None) -> Source:

@@ -29,8 +29,14 @@ def _known() -> dict[str, TaskSpec]:
     return {name: equation().task() for name, equation in EQUATIONS.items()}
 
 
-def register(spec: TaskSpec) -> TaskSpec:
-    """Make a task known by its name. The same task twice is fine; another of the same name is refused."""
+def register(spec: TaskSpec | None = None, **definition: Any) -> TaskSpec:
+    """Make a task known by its name; as a TaskSpec, or by what `define:` in a configuration would say of it, with its
+    `name`. The same task twice is fine; another of the same name is refused.
+    """
+    if spec is None:
+        spec = task_from_mapping(definition)
+    elif definition:
+        raise UserError(f"register takes a TaskSpec, or words such as {next(iter(definition))}=, not both")
     if _known().setdefault(spec.name, spec) != spec:
         raise UserError(f"task {spec.name!r} is already registered with another definition; choose another name")
     return spec

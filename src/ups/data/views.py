@@ -52,6 +52,7 @@ class View(Dataset):
             header,
             grid=Grid(tuple(p[::space_stride].clone() for p in header.grid.positions), header.grid.extent),
             times=header.times[::frame_stride][:frames].clone(),
+            own_times=None if header.own_times is None else header.own_times[:, ::frame_stride][:, :frames].clone(),
             given=given,
         )
 

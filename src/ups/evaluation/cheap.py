@@ -25,10 +25,9 @@ FACTORS = (1.0, 4.0, 16.0)
 
 @dataclass(frozen=True, eq=False)
 class DressedState(State):
-    """`seed` is the last step's, `taken` how many there were."""
+    """`seed` is the last step's."""
 
     seed: int = 0
-    taken: int = 0
 
 
 class _Around:
@@ -66,7 +65,7 @@ class Dressed(_Around):
 
     def sample(self, state: State, lead: Float[Tensor, " B"] | None, seed: int, members: int) -> State:
         after = cast(DressedState, self.parent.step(state, lead))
-        return replace(after, seed=seed, taken=after.taken + 1, members=members)
+        return replace(after, seed=seed, members=members)
 
     def decode(self, state: State, target: Target | None = None) -> Float[Tensor, "... C"]:
         values, state = self.parent.decode(replace(state, members=None), target), cast(DressedState, state)

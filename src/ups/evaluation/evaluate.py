@@ -18,9 +18,9 @@ from ups.evaluation.labels import PERSISTENCE
 from ups.evaluation.scores import mean_entry, score
 from ups.evaluation.solver import compare
 from ups.fields import Batch, TaskSpec
-from ups.metrics import nrmse, power_spectrum
+from ups.metrics import MetricContext, nrmse, power_spectrum
 from ups.metrics.bootstrap import draws
-from ups.metrics.layout import Fields
+from ups.metrics.layout import Fields, Mask
 from ups.models.predictor import MeanSolution, Persistence, Predictor
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import half_steps, one_step, read_all, rollout
@@ -83,10 +83,14 @@ def evaluate(
 
     def judge(kind: str, predicted: Mapping[str, Fields], first: int) -> None:
         """Of the frames from `first` on, whose times count from the one before."""
-        times = truth.times[0, first:] - (0 if steady else truth.times[0, first - 1])
+        times = truth.times[:, first:] - (0 if steady else truth.times[:, first - 1 : first])
         target, predicted = present(truth.values[:, first:]), {who: present(p) for who, p in predicted.items()}
-        metrics[kind] = score(spec, predicted, target, times, seed, resamples, model=model, grid=truth.grid)
-        errors[kind] = {who: plain(nrmse(values, target).flatten(1).mean(1)) for who, values in predicted.items()}
+        equation = source.solvers[0][0] if source.solvers else None
+        context = MetricContext(spec, times, truth.grid, truth.mask, equation, truth.parameters, truth.static)
+        metrics[kind] = score(context, predicted, target, seed, resamples, model=model)
+        errors[kind] = {
+            who: plain(nrmse(values, target, truth.mask).flatten(1).mean(1)) for who, values in predicted.items()
+        }
 
     if not steady:
         judge("one_step", {name: one_step(p, task, truth) for name, p in judged.items()}, 1)
@@ -126,7 +130,7 @@ def _present(spec: TaskSpec, truth: Batch) -> tuple[TaskSpec, Callable[[Fields],
 
 def _half(learned: TrainedTask, truth: Batch) -> int | None:
     """Half of the most frames that a step may span in the trained range of lead times; None where half is too short."""
-    if len(learned.leads) < 2:
+    if len(learned.leads) < 2 or learned.spec.dt is None:
         return None
     dt = float(truth.times[0, 1] - truth.times[0, 0])
     half = int(max(learned.leads) / dt * (1 + SAME) / 2)
@@ -138,7 +142,7 @@ def _apart(
 ) -> Float[Tensor, " N"]:
     """The nRMSE of two half steps, were one whole step the truth: 0 for a simulator that is one at every lead time."""
     twice, once = half_steps(predictor, task, truth, half)
-    return nrmse(present(twice), present(once)).flatten(1).mean(1).double()
+    return nrmse(present(twice), present(once), truth.mask).flatten(1).mean(1).double()
 
 
 def _arrays(
@@ -158,10 +162,10 @@ def _arrays(
     arrays |= {f"parameter_{n}": truth.parameters[n][chosen].numpy() for n in learned.spec.parameters}
     for who, values in predictions.items():
         arrays[f"prediction_{who}"] = torch.cat([truth.values[chosen, :given], values[chosen]], 1).numpy()
-        growth = nrmse(present(values), present(target)).mean((0, 2))
+        growth = nrmse(present(values), present(target), truth.mask).mean((0, 2))
         arrays[f"growth_{who}"] = torch.cat([torch.zeros(given), growth.float()]).numpy()
-        arrays[f"spectrum_{who}"] = _spectrum(values[:, -1:])
-    arrays["spectrum_truth"] = _spectrum(target[:, -1:])
+        arrays[f"spectrum_{who}"] = _spectrum(values[:, -1:], truth.mask)
+    arrays["spectrum_truth"] = _spectrum(target[:, -1:], truth.mask)
     arrays["wavenumbers"] = power_spectrum(target[:1, -1:])[0].numpy()
     return arrays
 
@@ -170,6 +174,6 @@ def _chosen(truth: Batch, pictures: int) -> Int[Tensor, " S"]:
     return torch.linspace(0, len(truth) - 1, min(pictures, len(truth))).round().long()
 
 
-def _spectrum(last: Fields) -> np.ndarray:
+def _spectrum(last: Fields, mask: Mask) -> np.ndarray:
     """Mean power over samples and channels at the final time."""
-    return power_spectrum(last)[1].mean((0, 1, 3)).numpy()
+    return power_spectrum(last, mask)[1].mean((0, 1, 3)).numpy()

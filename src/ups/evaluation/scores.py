@@ -11,10 +11,9 @@ from torch import Tensor
 
 from ups.errors import GaveUp
 from ups.evaluation.labels import PERSISTENCE
-from ups.fields import Grid, TaskSpec
 from ups.metrics import MetricContext, metrics, pooled_nrmse
 from ups.metrics.bootstrap import central, draws, resampled_means
-from ups.metrics.layout import Fields
+from ups.metrics.layout import Fields, Mask, filled
 from ups.track.jsonl import plain
 
 RESERVED = ("model", "truth", "ci95", "ci95_of", "ratio95_of")
@@ -26,15 +25,13 @@ def per_sample(context: MetricContext, prediction: Fields, truth: Fields) -> dic
 
 
 def score(
-    spec: TaskSpec,
+    context: MetricContext,
     predictions: Mapping[str, Fields],
     truth: Fields,
-    times: Float[Tensor, " T"],
     seed: int,
     resamples: int,
     *,
     model: str,
-    grid: Grid,
 ) -> dict[str, dict[str, Any]]:
     """{metric: {"model", "persistence", own names …, "ci95", "ci95_of", "ratio95_of"}} for one view.
 
@@ -46,7 +43,6 @@ def score(
         raise ValueError(f"the model is {model!r}, predictions are there of {', '.join(predictions)}")
     if taken := [name for name in predictions if name in RESERVED]:
         raise ValueError(f"a predictor cannot be called {taken[0]!r}: metrics.json has another meaning for it")
-    context = MetricContext(spec, times.expand(len(truth), -1), grid)
     table = {who: per_sample(context, values, truth) for who, values in predictions.items()}
     drawn = draws(len(truth), seed, resamples)
     result: dict[str, dict[str, Any]] = {}
@@ -60,8 +56,8 @@ def score(
     )
     result["nrmse_pooled"] = entry(
         model,
-        {who: pooled_nrmse(values, truth).mean() for who, values in predictions.items()},
-        {who: _pooled(values, truth, drawn) for who, values in predictions.items()},
+        {who: pooled_nrmse(values, truth, context.mask).mean() for who, values in predictions.items()},
+        {who: _pooled(values, truth, drawn, context.mask) for who, values in predictions.items()},
     )
     return result
 
@@ -87,11 +83,11 @@ def _ends(resampled: Float[Tensor, " R"]) -> list[float | None]:
     return [plain(end) for end in central(resampled)]
 
 
-def _pooled(prediction: Fields, truth: Fields, drawn: Tensor) -> Float[Tensor, " R"]:
+def _pooled(prediction: Fields, truth: Fields, drawn: Tensor, mask: Mask) -> Float[Tensor, " R"]:
     """The pooled nRMSE of every resample."""
     space = tuple(range(2, truth.dim() - 1))
-    error = (prediction.double() - truth.double()).square().mean(space).flatten(1)
-    size = truth.double().square().mean(space).flatten(1)
+    error = filled((prediction.double() - truth.double()).square(), mask).mean(space).flatten(1)
+    size = filled(truth.double().square(), mask).mean(space).flatten(1)
     weights = torch.zeros(drawn.shape, dtype=torch.float64).scatter_add_(
         1, drawn, torch.ones(drawn.shape, dtype=torch.float64)
     )

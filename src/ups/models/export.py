@@ -8,6 +8,9 @@ A program takes and gives what the simulator does, on the task's own grid:
 
     state = step(history, static, parameters, lead)      # (B, H, *space, C), {name: (B, *space)}, {name: (B,)}, (B,)
     state = solve(static, parameters)                    # a steady task
+
+Among the static fields of a task that has them are its forcings, (B, 2, *space) at the step's start and end (of a
+steady task (B, *space)), and the mask, 1 inside the domain, under the name `mask`.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import tempfile
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from ups import checkpoint
 from ups.durable import crc32_of, seal, sync, write
 from ups.errors import UserError
+from ups.models.given import given_channels
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask, description
 
@@ -64,6 +68,16 @@ class _Program(nn.Module):
         super().__init__()
         self.model, self.learned = model, learned
 
+    def given(
+        self, fields: dict[str, Float[Tensor, "B ..."]], like: Float[Tensor, "B H *space C"]
+    ) -> tuple[Float[Tensor, "B *space G"], Bool[Tensor, "B *space one"] | None]:
+        """What the network is given of such fields, and the mask among them."""
+        spec, normaliser = self.learned.spec, self.learned.normaliser
+        mask = fields["mask"] > 0.5 if spec.masked else None
+        forcings = normaliser.forcings(fields, like, mask)
+        given = given_channels(normaliser.static(fields, like, mask), forcings.values(), mask)
+        return given, None if mask is None else mask[..., None]
+
 
 class ExportedStep(_Program):
     """One step of a transient task, in physical units."""
@@ -71,29 +85,29 @@ class ExportedStep(_Program):
     def forward(
         self,
         history: Float[Tensor, "B H *space C"],
-        static: dict[str, Float[Tensor, "B *space"]],
+        static: dict[str, Float[Tensor, "B ..."]],
         parameters: dict[str, Float[Tensor, " B"]],
         lead: Float[Tensor, " B"],
     ) -> Float[Tensor, "B *space C"]:
         learned = self.learned
-        fields = learned.normaliser.static(static, history)
-        frames = learned.normaliser.normalise(history)
-        state = self.model(learned.spec.name, frames, fields, parameters, lead, learned.grid)
-        return learned.normaliser.physical(state)
+        given, inside = self.given(static, history)
+        frames = learned.normaliser.normalise(history, None if inside is None else inside[:, None])
+        state = self.model(learned.spec.name, frames, given, parameters, lead, learned.grid)
+        return learned.normaliser.physical(state, inside)
 
 
 class Solve(_Program):
     """The solution of a steady task, in physical units."""
 
     def forward(
-        self, static: dict[str, Float[Tensor, "B *space"]], parameters: dict[str, Float[Tensor, " B"]]
+        self, static: dict[str, Float[Tensor, "B ..."]], parameters: dict[str, Float[Tensor, " B"]]
     ) -> Float[Tensor, "B *space C"]:
         learned = self.learned
-        given = next(iter([*static.values(), *parameters.values()]))
-        zero = given.new_zeros(given.shape[0], 1, *learned.grid.shape, len(learned.spec.channels))
-        fields = learned.normaliser.static(static, zero)
-        state = self.model(learned.spec.name, zero, fields, parameters, None, learned.grid)
-        return learned.normaliser.physical(state)
+        like = next(iter([*static.values(), *parameters.values()]))
+        zero = like.new_zeros(like.shape[0], 1, *learned.grid.shape, len(learned.spec.channels))
+        given, inside = self.given(static, zero)
+        state = self.model(learned.spec.name, zero, given, parameters, None, learned.grid)
+        return learned.normaliser.physical(state, inside)
 
 
 def export_program(model: Propagator, learned: TrainedTask, path: Path) -> None:
@@ -101,14 +115,16 @@ def export_program(model: Propagator, learned: TrainedTask, path: Path) -> None:
     spec, weight = learned.spec, next(model.parameters())
     batch = torch.export.Dim("batch", min=1)
     many = 2  # an example of one would be taken for a constant
-    static = {name: weight.new_ones(many, *learned.grid.shape) for name in spec.static}
+    space, ends = learned.grid.shape, () if spec.steady else (2,)
+    static = {name: weight.new_ones(many, *space) for name in (*spec.static, *(("mask",) if spec.masked else ()))}
+    static |= {name: weight.new_ones(many, *ends, *space) for name in spec.forcings}
     parameters = {name: weight.new_ones(many) for name in spec.parameters}
     arguments: tuple = (static, parameters)
     module: nn.Module = Solve(model, learned)
     if not spec.steady:
         module = ExportedStep(model, learned)
         history = weight.new_ones(many, spec.history, *learned.grid.shape, len(spec.channels))
-        arguments = (history, static, parameters, weight.new_full((many,), spec.dt or 0.0))
+        arguments = (history, static, parameters, weight.new_full((many,), learned.leads[0]))
     axes = tuple({name: {0: batch} for name in a} if isinstance(a, dict) else {0: batch} for a in arguments)
     with torch.no_grad():
         module(*arguments)  # makes the tables of this grid, which the program then holds

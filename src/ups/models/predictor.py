@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ups.config.named import Registry
@@ -36,9 +36,11 @@ class State:
     """Where a prediction stands. `history` are the last frames as the predictor keeps them: an operator's normalised
     and on the task's own grid, as are the static fields.
 
-    `grid` is that of the frames given; `first` the last of these on it, normalised, until the first step is taken.
-    `members` of a sampled state: they are folded into the batch, except that a predictor without chance keeps what
-    they share once; decoded values have them as first axis. `tables` keeps what all states of one start can use.
+    Forcings and mask are kept like the static fields; `taken` counts the steps since the start, each of which has its
+    own place on a forcing's axis of time. `grid` is that of the frames given; `first` the last of these on it,
+    normalised, until the first step is taken. `members` of a sampled state: they are folded into the batch, except that
+    a predictor without chance keeps what they share once; decoded values have them as first axis. `tables` keeps what
+    all states of one start can use.
     """
 
     task: str
@@ -49,6 +51,9 @@ class State:
     first: Float[Tensor, "B *space C"] | None = None
     members: int | None = None
     tables: dict[str, Any] = field(default_factory=dict, repr=False)
+    forcings: Mapping[str, Float[Tensor, "B ..."]] = field(default_factory=dict)
+    mask: Bool[Tensor, "B *own"] | None = None
+    taken: int = 0
 
     def kept(self, name: str, of: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """What was made of these very objects before, or what is made of them now."""
@@ -195,12 +200,13 @@ class PerTask:
 @dataclass(frozen=True)
 class UntrainedPredictor:
     """Needs no training. `build(tasks, settings)` gives the predictor of those of the run's tasks that it knows, its
-    `tasks`; `settings` checks what a configuration says.
+    `tasks`; `settings` checks what a configuration says, `takes` which of `models.network.CONDITIONS` it can use.
     """
 
     name: str
     build: Callable[[Mapping[str, TrainedTask], Any], Predictor]
     settings: type[Strict] = Strict
+    takes: tuple[str, ...] = ()
 
 
 PREDICTORS = Registry[UntrainedPredictor]("predictor", {})

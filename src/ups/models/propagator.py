@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ups.fields import Grid, TaskSpec
+from ups.models.given import cell_mean, inside
 from ups.models.network import Layered
 
 MARGIN = 0.1
@@ -87,37 +88,49 @@ class Guards(nn.Module):
             self.register_buffer("upper", ends[1] + margin, persistent=False)
 
     def forward(
-        self, state: Float[Tensor, "B *space C"], last: Float[Tensor, "B *space C"]
+        self,
+        state: Float[Tensor, "B *space C"],
+        last: Float[Tensor, "B *space C"],
+        mask: Bool[Tensor, "B *space one"] | None = None,
     ) -> Float[Tensor, "B *space C"]:
+        """`mask`: the cells that count; where there is one, fields are zero in others, before and after."""
         space = tuple(range(1, state.dim() - 1))
         inside, lower, upper = state, None, None
         if self.limited and not self.training:
-            lower = torch.minimum(self.get_buffer("lower").to(last), last.amin(space, keepdim=True))
-            upper = torch.maximum(self.get_buffer("upper").to(last), last.amax(space, keepdim=True))
+            least, most = (last, last) if mask is None else (last.where(mask, torch.inf), last.where(mask, -torch.inf))
+            lower = torch.minimum(self.get_buffer("lower").to(last), least.amin(space, keepdim=True))
+            upper = torch.maximum(self.get_buffer("upper").to(last), most.amax(space, keepdim=True))
             inside = state.clamp(lower, upper)
-        if not self.kept:
-            return inside
-        columns = list(inside.unbind(-1))
-        for i in self.kept:
-            ends = None if lower is None or upper is None else (lower[..., i], upper[..., i])
-            if self.logs[i]:
-                columns[i] = _logs_with_mean(columns[i], last[..., i], self.units[i], ends)
-            elif ends is not None:
-                columns[i] = _spread(state[..., i], columns[i], *ends)
-        return torch.stack(columns, -1)
+        if self.kept:
+            columns = list(inside.unbind(-1))
+            cells = None if mask is None else mask[..., 0]
+            for i in self.kept:
+                ends = None if lower is None or upper is None else (lower[..., i], upper[..., i])
+                if self.logs[i]:
+                    columns[i] = _logs_with_mean(columns[i], last[..., i], self.units[i], ends, cells)
+                elif ends is not None:
+                    columns[i] = _spread(state[..., i], columns[i], *ends, cells)
+            inside = torch.stack(columns, -1)
+        return inside if mask is None else inside.where(mask, 0.0)
 
 
 def _logs_with_mean(
-    state: Float[Tensor, "B *space"], last: Float[Tensor, "B *space"], unit: float, ends: tuple[Tensor, Tensor] | None
+    state: Float[Tensor, "B *space"],
+    last: Float[Tensor, "B *space"],
+    unit: float,
+    ends: tuple[Tensor, Tensor] | None,
+    cells: Bool[Tensor, "B *space"] | None,
 ) -> Float[Tensor, "B *space"]:
     """Logarithms moved so that the mean of what they are of is that of `last`, within the limits."""
     space = tuple(range(1, state.dim()))
-    before, after = (torch.logsumexp(unit * values, space, keepdim=True) for values in (last, state))
+    counted = (values if cells is None else values.where(cells, -torch.inf) for values in (last, state))
+    before, after = (torch.logsumexp(unit * values, space, keepdim=True) for values in counted)
     moved = state + (before - after) / unit
     if ends is None:
         return moved
     inside = moved.clamp(*ends)
-    spread = _spread(*((unit * values).exp() for values in (moved, inside, *ends)))
+    wanted, kept, lower, upper = ((unit * values).exp() for values in (moved, inside, *ends))
+    spread = _spread(wanted, kept, lower, upper, cells)
     return torch.where((moved == inside).all(space, keepdim=True), moved, spread.log() / unit)
 
 
@@ -126,13 +139,19 @@ def _spread(
     inside: Float[Tensor, "B *space"],
     lower: Float[Tensor, "B *ones"],
     upper: Float[Tensor, "B *ones"],
+    cells: Bool[Tensor, "B *space"] | None,
 ) -> Float[Tensor, "B *space"]:
     """The values inside the limits, moved towards one of them to the mean of those wanted."""
-    space = tuple(range(1, inside.dim()))
-    lost = (wanted - inside).mean(space, keepdim=True)
+    lost = _mean(wanted - inside, cells)
     room = torch.where(lost > 0, upper, lower) - inside
-    whole = room.mean(space, keepdim=True)
+    whole = _mean(room, cells)
     return inside + (lost / torch.where(whole == 0, 1.0, whole)).clamp(0.0, 1.0) * room
+
+
+def _mean(values: Float[Tensor, "B *space"], cells: Bool[Tensor, "B *space"] | None) -> Float[Tensor, "B *ones"]:
+    if cells is None:
+        return values.mean(tuple(range(1, values.dim())), keepdim=True)
+    return cell_mean(values[..., None], cells[..., None])[..., 0]
 
 
 class Propagator(nn.Module):
@@ -171,9 +190,17 @@ class Propagator(nn.Module):
         return self.get_submodule(f"scales_{task}")(lead).square().mean(-1).sqrt()
 
     @staticmethod
-    def rms(history: Float[Tensor, "B H *space C"]) -> Float[Tensor, "B one *ones C"]:
-        """Root mean square of each sample and channel over history and space, ready to broadcast."""
-        return history.square().mean(dim=tuple(range(1, history.dim() - 1)), keepdim=True).sqrt()
+    def rms(
+        history: Float[Tensor, "B H *space C"], mask: Bool[Tensor, "B *space"] | None = None
+    ) -> Float[Tensor, "B one *ones C"]:
+        """Root mean square of each sample and channel over history and the space inside the mask, ready to broadcast.
+        Fields are zero outside it.
+        """
+        axes = tuple(range(1, history.dim() - 1))
+        square = history.square().mean(dim=axes, keepdim=True)
+        if mask is not None:
+            square = square / mask.to(square)[:, None, ..., None].mean(dim=axes, keepdim=True)
+        return square.sqrt()
 
     def forward(
         self,
@@ -184,16 +211,20 @@ class Propagator(nn.Module):
         lead: Float[Tensor, " B"] | None,
         grid: Grid,
     ) -> Float[Tensor, "B *space C"]:
-        """The field one lead time later."""
+        """The field one lead time later. `static` are the channels that `TaskSpec.given` names, also those that are of
+        this step alone; cells outside a task's mask are zero, before and after.
+        """
         spec = self.tasks[task]
         conditions = {f"parameter_{name}": parameters[name] for name in spec.parameters}
         last = history[:, -1]
+        mask = inside(static) if spec.masked else None
         if spec.steady:
-            return last + self.network(task, history, static, conditions, grid)
+            solution = last + self.network(task, history, static, conditions, grid)
+            return solution if mask is None else solution.where(mask, 0.0)
         assert lead is not None, "a transient task needs a lead time"
         conditions["lead"] = lead
         step = self.get_submodule(f"scales_{task}")(lead)
         batch, channels = step.shape  # not len(): an exported program would take it for a constant
         change = step.view(batch, *(1,) * (history.dim() - 3), channels)
         increment = self.network(task, history, static, conditions, grid)
-        return self.get_submodule(f"guards_{task}")(last + change * increment, last)
+        return self.get_submodule(f"guards_{task}")(last + change * increment, last, mask)

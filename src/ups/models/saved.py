@@ -50,17 +50,35 @@ class TrainedTask:
         """Normalised fields from any grid of the domain to the task's own."""
         if grid.same_as(self.grid):
             return frames, static
+        self._refuse_masked()
         if grid.extent != self.grid.extent:
             raise UserError(f"the grid spans {grid.extent}, but the task was trained on {self.grid.extent}")
         periodic, walls = self.spec.boundary.periodic, self.normaliser.walls()
         lags = reader(grid, periodic, self.grid, walls, frames, bringing_matrix)(frames.flatten(0, 1))
         return lags.unflatten(0, frames.shape[:2]), averaged(static, grid, self.grid, periodic)
 
+    def brought_forcing(self, field: Float[Tensor, "B ..."], grid: Grid) -> Float[Tensor, "B ..."]:
+        """A normalised forcing, with an axis of time or without, like the static fields."""
+        if grid.same_as(self.grid):
+            return field
+        frames = field.reshape(-1, *grid.shape, 1)
+        brought = averaged(frames, grid, self.grid, self.spec.boundary.periodic)
+        return brought.reshape(*field.shape[: field.dim() - grid.dimension], *self.grid.shape)
+
     def reader(
         self, target: Grid | Float[Tensor, "P dim"], like: Tensor, source: Grid | None = None
     ) -> Callable[[Float[Tensor, "B *own C"]], Tensor]:
         """What gives normalised states of the task's own grid, or of `source`, on a grid or at points."""
+        if not (isinstance(target, Grid) and target.same_as(source or self.grid)):
+            self._refuse_masked()
         return reader(source or self.grid, self.spec.boundary.periodic, target, self.normaliser.walls(), like)
+
+    def _refuse_masked(self) -> None:
+        if self.spec.masked:
+            raise UserError(
+                f"task {self.spec.name!r} has a mask, beyond which there is nothing to interpolate from; give fields "
+                f"on the grid of its data, {self.grid.shape} points, and ask for them there"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ from ups.data.prepare.statistics import Scale, Statistics
 from ups.fields import Batch, Dataset, Header
 from ups.models.saved import TrainedTask
 from ups.store.fields import FieldStore
-from ups.training.data import TaskData
+from ups.training.data import TaskData, lead_times
 
 
 def stand_in_task(outline: Outline, strides: Collection[int]) -> TrainedTask:
@@ -21,11 +21,13 @@ def stand_in_task(outline: Outline, strides: Collection[int]) -> TrainedTask:
     spec, header = outline.spec, outline.header
     differences = () if spec.steady else (1.0,)
     scale = Scale(0.0, 1.0, 1.0, differences, (-1.0, 3.0))
-    static = {name: Scale(0.0, 1.0, 1.0, range=(-1.0, 3.0)) for name in spec.static}
+    static = {name: Scale(0.0, 1.0, 1.0, range=(-1.0, 3.0)) for name in (*spec.static, *spec.forcings)}
     channels = {name: scale for name in spec.channel_names}
-    scales = Statistics(spec.name, outline.trained, spec.dt, () if spec.steady else (1,), channels, static)
+    uneven = not spec.steady and spec.dt is None
+    strides_of, leads_of = () if spec.steady or uneven else (1,), (1.0,) if uneven else ()
+    scales = Statistics(spec.name, outline.trained, spec.dt, strides_of, channels, static, leads_of)
     fitting = [stride for stride in sorted(strides) if spec.history * stride < len(header.times)]
-    leads = () if spec.dt is None else tuple(stride * spec.dt for stride in fitting)
+    leads = lead_times(spec, header, fitting)
     ranges = {name: (1.0, 1.0) for name in spec.parameters}
     return TrainedTask(spec, header.grid, scales, ranges, leads, header.given)
 
@@ -53,6 +55,10 @@ class Noise(Dataset):
             parameters={name: torch.ones(len(ids), dtype=torch.float64) for name in self.names},
             static={n: torch.stack([1 + 0.1 * torch.randn(space, generator=r) for r in rows]) for n in header.static},
             ids=ids,
+            forcings={
+                name: torch.ones(len(ids), *(len(times),) * timed, *space) for name, timed in header.forcings.items()
+            },
+            mask=torch.ones(len(ids), *space, dtype=torch.bool) if header.masked else None,
         )
 
 
@@ -60,7 +66,7 @@ def stand_in_data(outline: Outline, learned: TrainedTask, share: float, folder: 
     """Four trajectories of `frames` frames, or as many as there are, to train and to validate on."""
     header, spec = outline.header, outline.spec
     times = header.times if spec.steady else header.times[: max(frames, header.given + 1)]
-    header = replace(header, task=spec.name, times=times, static=spec.static, forcings={}, masked=False)
+    header = replace(header, task=spec.name, times=times, static=spec.static, own_times=None)
     data = Noise(header, spec.parameters, 4)
     store = FieldStore.build(folder / spec.name, data, learned.normaliser)
     return TaskData(learned, store, learned.normaliser.batch(data.read(range(4), slice(None))), share)

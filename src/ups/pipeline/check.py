@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 
 from ups.config.load import save_config
-from ups.data.inputs import Outline, check_inputs
+from ups.data.inputs import Outline
 from ups.data.sources import data_root, open_source
-from ups.distributed.launch.claim import refuse_claimed
+from ups.distributed.launch.claim import in_use, is_claimed
 from ups.distributed.launch.run_directory import begun, refuse_foreign, refuse_other
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
@@ -31,6 +31,7 @@ from ups.ops.rehearsal import all_reduce, rehearse
 from ups.ops.stand_in import stand_in_data, stand_in_task
 from ups.ops.step_cost import Cost, step_cost
 from ups.pipeline.config import RunConfig, load_run, run_config
+from ups.pipeline.data import look_at_inputs
 from ups.pipeline.trainings import check_trained, compared_plans, stage_plans
 from ups.training.fit import Plan
 from ups.training.restore import restored, stage_folder
@@ -83,7 +84,7 @@ def findings_of(name: str, overrides: Sequence[str], runs: Path, ranks: int) -> 
     yield from guarded("directory", lambda: machine.check_directory(directory))
     outlines: dict[str, Outline] = {}
     try:
-        outlines = outlined(config, directory)
+        outlines = look_at_inputs(config, directory)
     except UserError as error:
         yield Finding("red", "data", str(error))
         return
@@ -100,14 +101,6 @@ def findings_of(name: str, overrides: Sequence[str], runs: Path, ranks: int) -> 
     yield from guarded("disk", lambda: machine.check_disks(needs))
 
 
-def outlined(config: RunConfig, directory: Path) -> dict[str, Outline]:
-    """What is known of each task without reading a field."""
-    trainings = _trainings(config)
-    unroll = max(steps for training in trainings for _, steps in training.rollout)
-    folder, seed, stride = directory / "data", config.data_seed, min(_strides(config))
-    return check_inputs(config.tasks, config.data, folder, seed=seed, unroll=unroll, stride=stride)
-
-
 def stand_in_tasks(config: RunConfig, outlines: Mapping[str, Outline]) -> dict[str, TrainedTask]:
     return {name: stand_in_task(outline, _strides(config)) for name, outline in outlines.items()}
 
@@ -122,7 +115,8 @@ def _strides(config: RunConfig) -> set[int]:
 
 def _check_run(config: RunConfig, directory: Path) -> Iterator[Finding]:
     refuse_foreign(directory)
-    refuse_claimed(directory)
+    if is_claimed(directory):
+        raise in_use(directory)
     if begun(directory):
         refuse_other(directory, config, run_config(directory))
         check_trained(config, directory)
@@ -275,7 +269,7 @@ def rehearsal_of_rank(name: str, overrides: Sequence[str], runs: Path) -> list[F
     (directory / "heartbeats").mkdir(parents=True, exist_ok=True)
     with Runtime.start(config.runtime, config.seed, directory) as runtime:
         found = [all_reduce(runtime)]
-        outlines = outlined(config, directory)
+        outlines = look_at_inputs(config, directory)
         learned = stand_in_tasks(config, outlines)
         window = max(t.rollout[-1][1] for t in _trainings(config)) * max(_strides(config)) + 1
         tasks = runtime.in_turn(

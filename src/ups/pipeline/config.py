@@ -27,6 +27,8 @@ from ups.config.text import parse_yaml
 from ups.data.settings import DataConfig, TaskConfig
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
+from ups.evaluation.labels import PERSISTENCE
+from ups.evaluation.scores import RESERVED
 from ups.evaluation.settings import EvaluationConfig
 from ups.models.architectures import ARCHITECTURES
 from ups.models.predictor import PREDICTORS
@@ -37,6 +39,8 @@ from ups.training.settings import TrainingConfig
 TrainingChanges = changes_of(TrainingConfig)
 COMMON = {"kind", "on", "start", "like", "training"}
 """The keys of a stage that are not its kind's own."""
+TAKEN = {*RESERVED, PERSISTENCE, "data", "train", "evaluate"}
+"""Names that mean something else in metrics.json."""
 
 
 class StageConfig(Strict):
@@ -60,6 +64,11 @@ class ComparedConfig(Strict):
     per_task: bool = Field(default=False, description="one network for each task, where one could serve all")
     training: TrainingChanges | None = None  # pyright: ignore[reportInvalidTypeForm]
     tasks: dict[str, Any] = Field(default={})
+
+    @property
+    def joint(self) -> bool:
+        """One network for all tasks."""
+        return ARCHITECTURES[self.architecture].joint and not self.per_task
 
 
 class UntrainedConfig(Strict):
@@ -94,6 +103,10 @@ class RunConfig(Strict):
             for parent in stage.on:
                 if parent not in earlier:
                     raise ValueError(f"stages.{name} is on {parent!r}, which is not among the stages before it")
+            if stage.like is not None and stage.start is None:
+                raise ValueError(
+                    f"stages.{name}.like is {stage.like!r}, a task of `start`, which is not given; give it"
+                )
             architecture = getattr(stage, "architecture", "")  # of kinds that have one
             if architecture in ARCHITECTURES and not ARCHITECTURES[architecture].joint and len(self.tasks) > 1:
                 raise ValueError(
@@ -106,10 +119,25 @@ class RunConfig(Strict):
         for name in self.compared_names():
             if name in earlier:
                 raise ValueError(f"compare.{name} has the name of a stage; choose another")
+        if taken := sorted(TAKEN & {*earlier, *self.compared_names()}):
+            raise ValueError(
+                f"{taken[0]!r} cannot be the name of a stage or of what it is compared with; choose another"
+            )
         for name, compared in self.each_compared().items():
             for task in compared.tasks:
                 if task not in self.tasks:
                     raise ValueError(f"compare.{name}.tasks names {task!r}, which is not among the tasks")
+            if compared.tasks and compared.joint:
+                raise ValueError(
+                    f"compare.{name}.tasks is of networks of one task each, and {compared.architecture!r} serves all; "
+                    f"give compare.{name}.per_task=true, or leave it out"
+                )
+        for where, (training, tasks) in self.each_training().items():
+            if training.batch_size is not None and training.batch_size < len(tasks):
+                raise ValueError(
+                    f"{where} has the batch_size {training.batch_size} for {len(tasks)} tasks; every task needs a "
+                    f"sample a step, so make it {len(tasks)} or more"
+                )
         return self
 
     @property
@@ -133,6 +161,22 @@ class RunConfig(Strict):
     def each_untrained(self) -> dict[str, UntrainedConfig]:
         found = {name: getattr(self.compare, name) for name in self.compared_names()}
         return {name: compared for name, compared in found.items() if isinstance(compared, UntrainedConfig)}
+
+    def each_training(self) -> dict[str, tuple[TrainingConfig, tuple[str, ...]]]:
+        """That of every stage and of every network beside them, and the tasks that it is on."""
+        tasks = tuple(self.tasks)
+        found = {
+            f"stages.{name}": (self.training_of(stage.training), tasks) for name, stage in self.each_stage().items()
+        }
+        for name, compared in self.each_compared().items():
+            if compared.joint:
+                found[f"compare.{name}"] = self.training_of(compared.training), tasks
+                continue
+            for task in tasks:
+                own = compared.tasks.get(task)
+                training = self.training_of(compared.training, None if own is None else own.training)
+                found[f"compare.{name}.tasks.{task}"] = training, (task,)
+        return found
 
     def training_of(self, *changes: Strict | None) -> TrainingConfig:
         """The common training with what a stage, a compared family and its task change."""

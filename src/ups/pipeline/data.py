@@ -8,11 +8,15 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from ups.data.inputs import check_inputs
+from ups.data.agreement import task_of
+from ups.data.inputs import Outline, check_inputs
 from ups.data.prepare.cached import cached
 from ups.data.sources import Source, check_source, open_source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped
+from ups.models.architectures import ARCHITECTURES
+from ups.models.network import refuse_conditions
+from ups.models.predictor import PREDICTORS
 from ups.pipeline.config import RunConfig
 from ups.pipeline.phase_seconds import note_seconds, seconds_of
 from ups.track.progress import Progress
@@ -46,10 +50,8 @@ def data_of(
     """
     sources, tasks = {}, {}
     trainings = [config.training_of(stage.training) for stage in config.each_stage().values()]
-    unroll = max(steps for training in trainings for _, steps in training.rollout)
     strides = {stride for training in trainings for stride, _ in training.stride_table()}
-    looked = partial(check_inputs, config.tasks, config.data, directory / "data", seed=config.data_seed)
-    runtime.in_turn("look at the inputs", partial(looked, unroll=unroll, stride=min(strides)))
+    runtime.in_turn("look at the inputs", partial(look_at_inputs, config, directory))
     with _displays() as show:
         for name, task in config.tasks.items():
             opened = partial(_opened, runtime, config, directory, name, show)
@@ -67,6 +69,36 @@ def data_of(
             )
             runtime.check_stop(f"the data of {name} are kept in {directory}")
     return tasks, sources
+
+
+def look_at_inputs(config: RunConfig, directory: Path) -> dict[str, Outline]:
+    """Those of all tasks, for every training that is to come: each needs trajectories long enough for its rollouts."""
+    _check_conditions(config)
+    trained: dict[tuple[int, int], set[str]] = {}
+    for training, tasks in config.each_training().values():
+        unroll, stride = (
+            max(steps for _, steps in training.rollout),
+            min(stride for stride, _ in training.stride_table()),
+        )
+        trained.setdefault((unroll, stride), set()).update(tasks)
+    found: dict[str, Outline] = {}
+    for (unroll, stride), names in trained.items():  # the first is a stage's, on all tasks
+        tasks = {name: task for name, task in config.tasks.items() if name in names}
+        folder, seed = directory / "data", config.data_seed
+        found |= check_inputs(tasks, config.data, folder, seed=seed, unroll=unroll, stride=stride)
+    return found
+
+
+def _check_conditions(config: RunConfig) -> None:
+    """Refuse tasks with conditions that a network or a predictor of the run cannot use."""
+    specs = [task_of(name, task) for name, task in config.tasks.items()]
+    for name, stage in config.each_stage().items():
+        if (architecture := getattr(stage, "architecture", None)) is not None:  # of kinds that have one
+            refuse_conditions(f"stages.{name} ({architecture})", ARCHITECTURES[architecture].takes, specs)
+    for name, compared in config.each_compared().items():
+        refuse_conditions(f"compare.{name}", ARCHITECTURES[compared.architecture].takes, specs)
+    for name, compared in config.each_untrained().items():
+        refuse_conditions(f"compare.{name}", PREDICTORS[compared.predictor].takes, specs)
 
 
 def _opened(runtime: Runtime, config: RunConfig, directory: Path, name: str, show: Callable[..., None]) -> Source:

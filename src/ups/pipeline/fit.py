@@ -139,6 +139,10 @@ def _task(dataset: Dataset, data: Any) -> dict[str, Any]:
     """As a configuration has it. What is the same in all trajectories is no condition."""
     header = dataset.header
     define = definition_of(header)
+    if isinstance(dataset, Arrays):
+        offset = dataset.found.offset
+        channels = [{"name": n, "transform": "standardised"} if n in offset else n for n in header.channels]
+        define["channels"] = channels
     varying = [name for name, value in header.parameters.items() if value is None]
     define = {**define, "parameters": varying} if varying else {k: v for k, v in define.items() if k != "parameters"}
     files: dict[str, Any] = (

@@ -26,7 +26,7 @@ from ups.models.predictor import PREDICTORS, PerTask, Predictor
 from ups.models.saved import TrainedTask
 from ups.pipeline.config import RunConfig, UntrainedConfig
 from ups.pipeline.phase_seconds import note_seconds
-from ups.pipeline.trainings import ALL, compared_plans, stage_plans
+from ups.pipeline.trainings import ALL, compared_plans, device_seconds, stage_plans
 from ups.track.progress import Progress
 from ups.training.data import TaskData
 from ups.training.fit import Plan, progress_of
@@ -102,7 +102,7 @@ def judge(
         "trainings": _curves(stages, done, directory),
         "channels": {view: list(sources[name].spec.channel_names) for name, view in views},
         "solver": solver,
-        "notes": [*_notes(trained_beside, trained), *_floor_notes(floors)],
+        "notes": [*_notes(done, trained, device_seconds(config, trained)), *_floor_notes(floors)],
     }
     write(folder / "details.json", json.dumps(details, indent=1).encode())
     seconds = note_seconds(
@@ -178,15 +178,18 @@ def _floor_notes(floors: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _notes(compared: list[str], trained: dict[str, Any]) -> list[str]:
+def _notes(families: dict[str, dict[str, Plan]], trained: dict[str, Any], given: float) -> list[str]:
+    """What each training came to, and the time that each family really had for the model's `given` device-seconds."""
     notes = [
         f"{name.replace('_', ' on ', 1)}: {t['step']} steps in {t['seconds']:.0f} s of training, "
         + (f"weights of step {t['best_step']} chosen on validation." if t["best_step"] >= 0 else "last weights.")
         for name, t in trained.items()
     ]
-    if compared:
-        notes.append(
-            f"{' and '.join(compared)} had as many device-seconds of training as the model, split evenly over tasks; "
-            "numbers of steps follow from speed."
-        )
+    for family, plans in families.items():
+        used = sum(trained[f"{family}_{part}"]["device_seconds"] for part in plans)
+        if plans:
+            notes.append(
+                f"{family} had {used:.0f} device-seconds of training for the model's {given:.0f}, split evenly over "
+                "its networks; numbers of steps follow from speed."
+            )
     return notes

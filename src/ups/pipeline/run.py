@@ -185,9 +185,8 @@ def _before(directory: Path) -> RunConfig | None:
 
 
 def _finished(directory: Path, config: RunConfig, page: bool) -> dict[str, Any] | None:
-    """The metrics of a finished run of this very configuration; one that contradicts what is trained is refused."""
-    if begun(directory):
-        check_trained(config, directory)
+    """The metrics of a finished run of this very configuration; one that cannot be trained is refused."""
+    check_trained(config, directory)
     path = directory / "metrics.json"
     if not path.is_file() or (page and not (directory / "report.html").is_file()):
         return None

@@ -8,12 +8,12 @@ from typing import Any
 from ups.config.settings import Strict
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
-from ups.models.architectures import ARCHITECTURES
 from ups.pipeline.config import COMMON, ComparedConfig, RunConfig, StageConfig
 from ups.training.data import TaskData
 from ups.training.fit import Plan, budgeted, fit, progress_of, settled
 from ups.training.kinds import STAGES
 from ups.training.stages.operator import operator_settings
+from ups.training.warm_start import check_start
 
 ALL = "all"
 """The folder of a compared network that serves all tasks."""
@@ -50,8 +50,7 @@ def compared_plans(config: RunConfig, tasks: dict[str, TaskData], directory: Pat
     plans = {}
     for family, compared in config.each_compared().items():
         folder = directory / "compare" / family
-        joint = ARCHITECTURES[compared.architecture].joint and not compared.per_task
-        parts = {ALL: list(config.tasks)} if joint else {name: [name] for name in config.tasks}
+        parts = {ALL: list(config.tasks)} if compared.joint else {name: [name] for name in config.tasks}
         plans[family] = {
             part: _compared_plan(config, family, compared, part, names, tasks, folder / part)
             for part, names in parts.items()
@@ -82,11 +81,13 @@ def _compared_plan(
 
 
 def check_trained(config: RunConfig, directory: Path) -> None:
-    """Refuse, before any work, settings that contradict what the run's stages were trained with, and more steps for a
-    stage that a trained one stands on, which would then stand on what is gone.
+    """Refuse, before any work, settings that contradict what the run's stages were trained with, more steps for a
+    stage that a trained one stands on, which would then stand on what is gone, and a start that is not there.
     """
     moving: set[str] = set()
     for name, plan in stage_plans(config, {}, directory).items():
+        if plan.start is not None and progress_of(plan.directory) is None:
+            check_start(plan.start, plan.like)
         if any(progress_of(plan.directory.parent / parent) is None for parent in plan.on):
             continue
         settled(plan)

@@ -35,38 +35,47 @@ EAGER_STEPS = 2
 MOST = 16
 """So many graphs are kept for a model; before another one is recorded, all of them go."""
 
-StepFunction = Callable[[Float[Tensor, "B H *space C"]], Float[Tensor, "B *space C"]]
+StepFunction = Callable[
+    [Float[Tensor, "B H *space C"], Float[Tensor, "B *space G"], Float[Tensor, " B"] | None],
+    Float[Tensor, "B *space C"],
+]
+"""From the history, what is given beside it, and the lead time to the next state."""
 
 
 def stepper(
     model: Propagator,
     task: str,
     history: Float[Tensor, "B H *space C"],
-    static: Float[Tensor, "B *space S"],
+    static: Float[Tensor, "B *space G"],
     parameters: Mapping[str, Float[Tensor, " B"]],
     lead: Float[Tensor, " B"] | None,
     grid: Grid,
     capture: bool = True,
 ) -> StepFunction:
-    """The model's step as a function of the history alone, for histories of this shape; `capture=False`: eager."""
+    """The model's step as a function of what changes from step to step, for tensors of these shapes; `capture=False`:
+    eager.
+    """
     names = tuple(parameters)
-    given = [static, *parameters.values(), *([] if lead is None else [lead])]
+
+    def inputs(history: Tensor, static: Tensor, lead: Tensor | None) -> list[Tensor]:
+        return [history, static, *parameters.values(), *([] if lead is None else [lead])]
 
     def compute(tensors: list[Tensor]) -> Tensor:
-        """The step from `[history, *given]`, wherever these lie."""
+        """The step from `inputs`, wherever these lie."""
         history, static, *rest = tensors
         values = dict(zip(names, rest[: len(names)], strict=True))
         return model(task, history, static, values, None if lead is None else rest[-1], grid)
 
-    if not capture or not _capturable(model, [history, *given]):
-        return lambda history: compute([history, *given])
+    like = inputs(history, static, lead)
+    if not capture or not _capturable(model, like):
+        return lambda *changing: compute(inputs(*changing))
     graphs = _GRAPHS.get(model)
     if graphs is None or graphs.device != history.device:
         graphs = _GRAPHS[model] = Graphs(history.device)
     graphs.check(bound_to(model))
     domain = (grid.extent, *(tuple(p.tolist()) for p in grid.positions))
-    shape = (task, names, domain, *((t.shape, t.dtype) for t in [history, *given]))
-    return lambda history: graphs.run(shape, compute, [history, *given])
+    shape = (task, names, domain, *((t.shape, t.dtype) for t in like))
+    return lambda *changing: graphs.run(shape, compute, inputs(*changing))
 
 
 def bound_to(model: nn.Module) -> list[Any]:

@@ -23,13 +23,13 @@ from ups.rollout.operator import OperatorPredictor
 
 @dataclass(frozen=True, eq=False)
 class CorrectedState(State):
-    """`history` is corrected; `ahead` is that of the operator alone since `before`, `taken` steps and `elapsed` ago."""
+    """`history` is corrected; `ahead` is that of the operator alone since `before`, `since` steps and `elapsed` ago."""
 
     ahead: Float[Tensor, "B H *own C"] | None = None
     before: Float[Tensor, "B *own C"] | None = None
     noise: Float[Tensor, "B *latent D"] | None = None
     elapsed: Float[Tensor, " B"] | None = None
-    taken: int = 0
+    since: int = 0
 
 
 class CorrectedPredictor:
@@ -66,13 +66,13 @@ class CorrectedPredictor:
         assert lead is not None, "a steady task has no steps to be corrected"
         state = cast(CorrectedState, state)
         lead = lead.to(state.history)
-        if state.taken % self.horizon == 0:
-            before, ahead, elapsed, taken = state.history[:, -1], state.history, lead, 1
+        if state.since % self.horizon == 0:
+            before, ahead, elapsed, since = state.history[:, -1], state.history, lead, 1
         else:
             assert state.before is not None and state.ahead is not None and state.elapsed is not None
             assert state.noise is not None
             before, ahead, noise = state.before, state.ahead, state.noise
-            elapsed, taken = state.elapsed + lead, state.taken + 1
+            elapsed, since = state.elapsed + lead, state.since + 1
         after = self.operator.step(replace(state, history=ahead), lead)
         field = self.correct(state.task, before, after.history[:, -1], state.static, state.parameters, elapsed, noise)
         history = torch.cat([state.history[:, 1:], field[:, None]], 1)
@@ -83,7 +83,7 @@ class CorrectedPredictor:
             before=before,
             noise=noise,
             elapsed=elapsed,
-            taken=taken,
+            since=since,
         )
 
     def decode(self, state: State, target: Target | None = None) -> Float[Tensor, "... C"]:

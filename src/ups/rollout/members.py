@@ -14,7 +14,7 @@ from ups.data.draws import Draws
 from ups.fields import Batch
 from ups.metrics.ensembles import Members
 from ups.models.predictor import Predictor, State
-from ups.rollout.predict import advance, chunks
+from ups.rollout.predict import CHUNK, advance, chunks, conditions_of, leads_of
 
 AnyState = TypeVar("AnyState", bound=State)
 
@@ -38,6 +38,8 @@ def folded(state: AnyState, members: int) -> AnyState:
         first=None if state.first is None else repeated(state.first, members),
         members=members,
         tables={},
+        forcings={name: repeated(field, members) for name, field in state.forcings.items()},
+        mask=None if state.mask is None else state.mask.repeat(members, *(1,) * (state.mask.dim() - 1)),
     )
 
 
@@ -60,11 +62,13 @@ def ensembles(
     predictor: Predictor, task: str, batch: Batch, given: int, members: int, seed: int
 ) -> Iterator[tuple[slice, Members]]:
     """Rollouts from the frames given (or steady solutions), a few trajectories at a time: which, and their members."""
-    steady = predictor.tasks[task].spec.steady
-    numbers = members * batch.values[0].numel()
-    for rows, part, conditions, lead in chunks(batch, max(1, MOST // numbers)):
-        frames = torch.zeros_like(part.values) if steady else part.values[:, :given]
+    spec = predictor.tasks[task].spec
+    done, most = 0, max(1, min(CHUNK, MOST // (members * batch.values[0].numel())))
+    for part in chunks(batch, most):
+        rows, done = slice(done, done + len(part)), done + len(part)
+        frames = torch.zeros_like(part.values) if spec.steady else part.values[:, :given]
+        conditions = conditions_of(part) if spec.steady else conditions_of(part, given - 1)
         state = predictor.start(task, frames, conditions, part.grid)
-        leads = [None] if steady else [lead] * (part.values.shape[1] - given)
+        leads = [None] if spec.steady else leads_of(part, spec, given)
         states = advance(predictor, state, leads, members, seed + rows.start)
         yield rows, torch.stack([predictor.decode(state).cpu() for state in states], 2)

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ups.fields import Conditions, Grid
+from ups.errors import UserError
+from ups.fields import Conditions, Grid, TaskSpec
+from ups.models.given import given_channels
 from ups.models.predictor import Deterministic, State, Target
 from ups.models.propagator import Propagator
 from ups.models.saved import TrainedTask
@@ -40,27 +42,55 @@ class OperatorPredictor(Deterministic):
     def start(self, task: str, frames: Float[Tensor, "B T *space C"], conditions: Conditions, grid: Grid) -> State:
         learned, like = self.tasks[task], self.like
         spec, normaliser = learned.spec, learned.normaliser
-        static = normaliser.static(conditions.static, frames).to(like)
+        mask = self._mask(spec, conditions)
+        static = normaliser.static(conditions.static, frames, mask).to(like)
         parameters = {
             n: torch.as_tensor(conditions.parameters[n]).to(like).expand(len(frames)) for n in spec.parameters
         }
         if spec.steady:
             given, first = torch.zeros_like(frames[:, :1]).to(like), None
         else:
-            given = normaliser.normalise(frames[:, -spec.history :]).to(like)
+            cells = None if mask is None else mask[:, None, ..., None]
+            given = normaliser.normalise(frames[:, -spec.history :], cells).to(like)
             first = given[:, -1]
+        forcings = normaliser.forcings(conditions.forcings, frames, mask)
         history, static = learned.brought(given, static, grid)
-        return State(task, start_history(history, spec.history), static, parameters, grid, first)
+        forcings = {name: learned.brought_forcing(field.to(like), grid) for name, field in forcings.items()}
+        mask = None if mask is None else mask.to(like.device)
+        history = start_history(history, spec.history)
+        return State(task, history, static, parameters, grid, first, forcings=forcings, mask=mask)
+
+    @staticmethod
+    def _mask(spec: TaskSpec, conditions: Conditions) -> Bool[Tensor, "B *space"] | None:
+        if spec.masked and conditions.mask is None:
+            raise UserError(f"task {spec.name!r} needs a mask, true inside the domain; give it in the conditions")
+        return conditions.mask if spec.masked else None
 
     def step(self, state: State, lead: Float[Tensor, " B"] | None) -> State:
-        def bind():
-            when = None if lead is None else lead.to(self.like)
-            grid, (history, static) = self.tasks[state.task].grid, (state.history, state.static)
-            return stepper(self.model, state.task, history, static, state.parameters, when, grid, self.capture)
+        when = None if lead is None else state.kept("lead", (lead,), lambda: lead.to(self.like))
+        given = self._given(state)
 
-        step = state.kept("step", (lead, state.static, state.parameters), bind)
-        after = step(state.history)
-        return replace(state, history=torch.cat([state.history[:, 1:], after[:, None]], 1), first=None)
+        def bind():
+            grid = self.tasks[state.task].grid
+            return stepper(self.model, state.task, state.history, given, state.parameters, when, grid, self.capture)
+
+        after = state.kept("step", (state.parameters,), bind)(state.history, given, when)
+        history = torch.cat([state.history[:, 1:], after[:, None]], 1)
+        return replace(state, history=history, first=None, taken=state.taken + 1)
+
+    def _given(self, state: State) -> Float[Tensor, "B *own G"]:
+        """What this step is given beside the history; what does not change is put together once."""
+        timed = {name: field for name, field in state.forcings.items() if field.dim() == state.static.dim()}
+        for name, field in timed.items():
+            if state.taken + 1 >= field.shape[1]:
+                raise UserError(
+                    f"the forcing {name!r} of task {state.task!r} has {field.shape[1]} frames, too few for step "
+                    f"{state.taken + 1}; give one now and one after each step"
+                )
+        fields = state.static, state.forcings, state.mask
+        if timed:
+            return given_channels(state.static, state.forcings.values(), state.mask, state.taken)
+        return state.kept("given", fields, lambda: given_channels(state.static, state.forcings.values(), state.mask))
 
     def decode(self, state: State, target: Target | None = None) -> Float[Tensor, "... C"]:
         """Before the first step these are the values of the last frame given, not brought anywhere."""
@@ -68,4 +98,5 @@ class OperatorPredictor(Deterministic):
         target = state.grid if target is None else target
         source, values = (learned.grid, state.history[:, -1]) if state.first is None else (state.grid, state.first)
         read = state.kept("read", (target, source), lambda: learned.reader(target, values, source))
-        return self.shared(learned.normaliser.physical(read(values)), state)
+        cells = None if state.mask is None else state.mask[..., None]
+        return self.shared(learned.normaliser.physical(read(values), cells), state)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.sampler import mix
-from ups.fields import Batch, Conditions, Dataset
+from ups.fields import Batch, Conditions, Dataset, TaskSpec
 from ups.models.predictor import Predictor, State
 
 CHUNK = 64
@@ -44,9 +44,9 @@ def advance(
 def rollout(predictor: Predictor, task: str, batch: Batch, given: int = 1) -> Float[Tensor, "N T *space C"]:
     """Every frame after the first `given` of each trajectory, predicted from these alone."""
     parts = []
-    for _, part, conditions, lead in chunks(batch):
-        state = predictor.start(task, part.values[:, :given], conditions, part.grid)
-        states = advance(predictor, state, [lead] * (part.values.shape[1] - given))
+    for part in chunks(batch):
+        state = predictor.start(task, part.values[:, :given], conditions_of(part, given - 1), part.grid)
+        states = advance(predictor, state, leads_of(part, predictor.tasks[task].spec, given))
         parts.append(torch.stack([predictor.decode(state) for state in states], 1).cpu())
     return torch.cat(parts)
 
@@ -55,10 +55,12 @@ def rollout(predictor: Predictor, task: str, batch: Batch, given: int = 1) -> Fl
 def one_step(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N T *space C"]:
     """Frames 1 … T−1, each predicted from the true frames before it, of which the first has only one."""
     parts = []
-    for _, part, conditions, lead in chunks(batch):
-        history, frames = predictor.tasks[task].spec.history, []
-        for t in range(1, part.values.shape[1]):
-            state = predictor.start(task, part.values[:, max(0, t - history) : t], conditions, part.grid)
+    spec = predictor.tasks[task].spec
+    for part in chunks(batch):
+        frames = []
+        for t, lead in enumerate(leads_of(part, spec, 1), start=1):
+            past = part.values[:, max(0, t - spec.history) : t]
+            state = predictor.start(task, past, conditions_of(part, t - 1), part.grid)
             frames.append(predictor.decode(predictor.step(state, lead)))
         parts.append(torch.stack(frames, 1).cpu())
     return torch.cat(parts)
@@ -73,13 +75,14 @@ def half_steps(
     Starts are so far apart that the steps follow one another through the trajectories.
     """
     twice, once = [], []
-    for _, part, conditions, lead in chunks(batch):
+    for part in chunks(batch):
         history, frames = predictor.tasks[task].spec.history, part.values.shape[1]
+        lead = part.times[:, 1] - part.times[:, 0]
         ends: tuple[list[Tensor], list[Tensor]] = ([], [])
         for t in range(0, max(1, frames - 2 * half), 2 * half):
             for end, stride in zip(ends, (half, 2 * half), strict=True):
                 past = [t - lag * stride for lag in reversed(range(history)) if lag * stride <= t]
-                state = predictor.start(task, part.values[:, past], conditions, part.grid)
+                state = predictor.start(task, part.values[:, past], conditions_of(part, t, stride), part.grid)
                 *_, state = advance(predictor, state, [stride * lead] * (2 * half // stride))
                 end.append(predictor.decode(state))
         twice.append(torch.stack(ends[0], 1).cpu())
@@ -91,16 +94,32 @@ def half_steps(
 def steady(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N 1 *space C"]:
     """The solutions of a steady task."""
     parts = []
-    for _, part, conditions, _ in chunks(batch):
-        state = predictor.start(task, torch.zeros_like(part.values), conditions, part.grid)
+    for part in chunks(batch):
+        state = predictor.start(task, torch.zeros_like(part.values), conditions_of(part), part.grid)
         parts.append(predictor.decode(predictor.step(state, None))[:, None].cpu())
     return torch.cat(parts)
 
 
-def chunks(batch: Batch, most: int = CHUNK) -> Iterator[tuple[slice, Batch, Conditions, Float[Tensor, " B"]]]:
-    """A few trajectories at a time: which, with their conditions and the time between their frames."""
-    for lo in range(0, len(batch), min(most, CHUNK)):
-        rows = slice(lo, min(lo + min(most, CHUNK), len(batch)))
-        part = batch.select(range(rows.start, rows.stop))
-        lead = part.times[:, 1] - part.times[:, 0] if part.times.shape[1] > 1 else part.times[:, 0]
-        yield rows, part, Conditions(part.parameters, part.static, part.forcings), lead
+def chunks(batch: Batch, most: int = CHUNK) -> Iterator[Batch]:
+    """A few trajectories at a time."""
+    for lo in range(0, len(batch), most):
+        yield batch.select(range(lo, min(lo + most, len(batch))))
+
+
+def conditions_of(batch: Batch, now: int = 0, stride: int = 1) -> Conditions:
+    """What a prediction from frame `now` on depends on, in steps of `stride` frames."""
+    space = batch.grid.dimension
+    forcings = {
+        name: field[:, now::stride]
+        if field.dim() == space + 2 and field.shape[1] > 1
+        else field.reshape(len(field), *batch.grid.shape)
+        for name, field in batch.forcings.items()
+    }
+    return Conditions(batch.parameters, batch.static, forcings, batch.mask)
+
+
+def leads_of(batch: Batch, spec: TaskSpec, first: int) -> Iterator[Float[Tensor, " B"]]:
+    """The lead time of the step to each frame from `first` on: one for all, or each its own."""
+    lead = batch.times[:, 1] - batch.times[:, 0]
+    for frame in range(first, batch.values.shape[1]):
+        yield lead if spec.dt is not None else batch.times[:, frame] - batch.times[:, frame - 1]

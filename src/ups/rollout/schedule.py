@@ -69,3 +69,14 @@ def exact(dt: float, leads: Sequence[float], when: Float[Tensor, " T"]) -> Sched
         runs.append((gap / max(count, 1), count))
         places.append(count + (places[-1] if places else 0))
     return Schedule(tuple(runs), when, torch.tensor(places))
+
+
+def uneven(leads: Sequence[float], when: Float[Tensor, " T"]) -> Schedule:
+    """A step from each time to the next, or as many equal ones as keep each within the longest of the trained leads."""
+    longest, last, runs, places = max(leads), 0.0, [], []
+    for time in when.tolist():
+        gap, last = time - last, time
+        count = math.ceil(gap / longest - SAME) if gap > 0 else 0
+        runs.append((gap / max(count, 1), count))
+        places.append(count + (places[-1] if places else 0))
+    return Schedule(tuple(runs), when, torch.tensor(places))

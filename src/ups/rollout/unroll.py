@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from jaxtyping import Float
@@ -17,20 +17,20 @@ def unroll(
     model: Propagator,
     task: str,
     history: Float[Tensor, "B H *space C"],
-    static: Float[Tensor, "B *space S"],
     parameters: Mapping[str, Float[Tensor, " B"]],
-    lead: Float[Tensor, " B"],
     grid: Grid,
-    steps: int,
+    steps: Iterable[tuple[Float[Tensor, "B *space G"], Float[Tensor, " B"]]],
     capture: bool = True,
 ) -> Iterator[Float[Tensor, "B *space C"]]:
-    """Yield the `steps` states that follow the history, in normalised units, each one lead time after the last.
+    """Yield the states that follow the history, in normalised units: one for each of `steps`, which say what it is
+    given beside the history (`models.given`) and its lead time.
 
     On a GPU steps are replayed as CUDA graphs where that is possible and `capture` does not forbid it (`captured`).
     """
-    step = stepper(model, task, history, static, parameters, lead, grid, capture)
-    for _ in range(steps):
-        state = step(history)
+    step = None
+    for given, lead in steps:
+        step = step or stepper(model, task, history, given, parameters, lead, grid, capture)
+        state = step(history, given, lead)
         yield state
         history = torch.cat([history[:, 1:], state[:, None]], 1)
 

@@ -19,7 +19,7 @@ from ups.data.sampler import TaskIndices
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.fields import Batch
-from ups.store.fields import FieldStore
+from ups.store.fields import FieldStore, times_of
 
 ROOM = 0.4
 """The share of a GPU's free memory that fields may take: the rest is for the model and its passes."""
@@ -35,7 +35,9 @@ class DeviceStore:
         self.device, self.dtype, self.spec = device, dtype, spec
         self.grid, self.boundary = store.grid, store.boundary
         self.fields = _copied(store, "fields", device)
-        self.static = _copied(store, "static", device) if spec.static else None
+        self.columns = columns = store.columns
+        self.static = _copied(store, "static", device) if columns.count else None
+        self.forcings = _copied(store, "forcings", device) if columns.timed else None
         self.times = store.times.to(device)
         self.parameters = store.parameters.to(device, dtype)
 
@@ -44,16 +46,17 @@ class DeviceStore:
 
     def gather(self, window: Window) -> Batch:
         ids, frames = window.ids, window.frames
-        static = () if self.static is None else self.static[ids].to(self.dtype).unbind(-1)
+        static = None if self.static is None else self.static[ids].to(self.dtype)
+        forcings = None if self.forcings is None else self.forcings[ids[:, None], frames].to(self.dtype)
         return Batch(
             task=self.spec.name,
             values=self.fields[ids[:, None], frames].to(self.dtype),
-            times=self.times[frames],
+            times=times_of(self.times, ids, frames),
             grid=self.grid,
             boundary=self.boundary,
             parameters={name: self.parameters[ids, i] for i, name in enumerate(self.spec.parameters)},
-            static=dict(zip(self.spec.static, static, strict=True)),
             ids=ids,
+            **self.columns.named(static, forcings),
         )
 
 

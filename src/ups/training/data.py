@@ -17,7 +17,7 @@ from ups.data.prepare.statistics import check_changes, statistics
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
-from ups.fields import Batch, Dataset
+from ups.fields import Batch, Dataset, Header, TaskSpec
 from ups.models.saved import TrainedTask
 from ups.rollout.predict import read_all
 from ups.store.fields import CODEC, FieldStore, field_arrays, store_key
@@ -80,7 +80,7 @@ def prepare(
             grid=source.train.grid,
             statistics=scales,
             ranges=_ranges(source.train, spec.parameters, read),
-            leads=() if spec.dt is None else tuple(stride * spec.dt for stride in fitting),
+            leads=lead_times(spec, source.train.header, fitting),
         )
         return [learned.to_dict(), store_key(source.train, learned.normaliser, dtype, read)]
 
@@ -120,9 +120,21 @@ def _crc(data: Sequence[Dataset], tick: Tick) -> str:
     """Of all that is read of some datasets."""
     crc = 0
     for batch in itertools.chain(*(batches(dataset, len(dataset.times), tick) for dataset in data)):
-        for part in (batch.values, *batch.static.values(), *batch.forcings.values(), *batch.parameters.values()):
+        given = (*batch.static.values(), *batch.forcings.values(), *batch.parameters.values())
+        for part in (batch.values, batch.times, *given, *(() if batch.mask is None else (batch.mask,))):
             crc = zlib.crc32(part.contiguous().numpy().tobytes(), crc)
     return f"{crc:08x}"
+
+
+def lead_times(spec: TaskSpec, header: Header, strides: Sequence[int]) -> tuple[float, ...]:
+    """The lead times that training steps over, or the shortest and the longest where each step has its own."""
+    if spec.steady:
+        return ()
+    if spec.dt is not None:
+        return tuple(stride * spec.dt for stride in strides)
+    times = header.times[None] if header.own_times is None else header.own_times
+    steps = [times[:, stride:] - times[:, :-stride] for stride in strides]
+    return min(float(step.min()) for step in steps), max(float(step.max()) for step in steps)
 
 
 def _ranges(dataset: Dataset, names: Sequence[str], tick: Tick) -> dict[str, tuple[float, float]]:

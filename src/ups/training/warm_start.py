@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ups import checkpoint
 from ups.errors import UserError
 from ups.models.operator.inherit import inherit
 from ups.models.operator.model import OperatorModel
-from ups.training.restore import restored, stage_folder
+from ups.training.restore import best_checkpoint, restored, stage_folder
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,14 @@ class WarmStart:
 def _shortened(names: Sequence[str]) -> list[str]:
     """The same of every block as one name."""
     return list(dict.fromkeys(re.sub(r"\.blocks\.\d+\.", ".blocks.*.", name) for name in names))
+
+
+def check_start(source: Path, like: str | None) -> None:
+    """Refuse, before any work, a start that is not there, is damaged, or lacks the task `like`."""
+    _, manifest = checkpoint.load(best_checkpoint(stage_folder(source)), ("no tensor",))
+    known = [task["spec"]["name"] for task in manifest.content["tasks"]]
+    if like is not None and like not in known:
+        raise UserError(f"like is {like!r}, which is no task of {source}: {', '.join(known)}")
 
 
 def warm_start(module: nn.Module, source: Path, like: str | None = None) -> WarmStart:

@@ -27,6 +27,7 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def to_json(header: Header) -> str:
     """Python writes floats so that they read back equal."""
     content = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(header).items()}
+    del content["own_times"]  # the file's own array of times
     content |= {
         "grid": [_axis(p, e) for p, e in zip(header.grid.positions, header.grid.extent, strict=True)],
         "times": header.times.tolist(),

@@ -49,7 +49,7 @@ def stored_type(dtype: torch.dtype) -> str:
     return "<f8" if dtype == torch.float64 else "<f4"
 
 
-def rounded(positions: Float[Tensor, " n"]) -> np.ndarray:
+def rounded(positions: Float[Tensor, "*B n"]) -> np.ndarray:
     """float32 as published, unless neighbours would fall together."""
     single = positions.cpu().numpy().astype("<f4")
     return single if (np.diff(single) > 0).all() else positions.cpu().numpy().astype("<f8")

@@ -66,6 +66,11 @@ class PairsFile(LazyFile):
             header = replace(header, grid=grid, dtype=self._y.dtype)
         else:
             check_agrees("y", shape, header.grid.shape, self.path)
+        if text is None and header.task == "darcy" and bool((self._x < 0).any()):
+            raise UserError(
+                f"{self.path}: x has negative values, which no permeability has; give the task of these pairs "
+                "(--task), or fit them as arrays (ups fit)"
+            )
         self.header, self.count = header, len(self._y)
         self.read(range(self.count), slice(None))  # refuses what is not finite
 

@@ -1,4 +1,4 @@
-"""What every reader does alike: only the rows asked for, and nothing that is not finite."""
+"""What every reader does alike: only the rows asked for, nothing outside the domain, nothing that is not finite."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ class LazyFile(Dataset):
         return self.count
 
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        """The given trajectories at the given frames, reading only those bytes; NaN and infinities are refused."""
+        """The given trajectories at the given frames, reading only those bytes. NaN and infinities are refused; what
+        the file has in cells that its mask excludes is replaced by zero.
+        """
         rows = checked_rows(indices, len(self), self.path)
         with refused(self.path):
-            batch = self.batch(rows, frames)
-            check_finite(batch, self.channels, rows, self.path)
+            batch = inside(self.batch(rows, frames), rows, self.path)
+            check_finite(batch, self.channels, rows, self.path, range(len(self.times))[frames].start)
         return batch
 
     @abstractmethod
@@ -65,16 +67,49 @@ def checked_rows(indices: Any, count: int, path: Path) -> np.ndarray:
     return rows
 
 
-def check_finite(batch: Batch, channels: Sequence[str], rows: Int[np.ndarray, " B"], path: Path) -> None:
-    """Refuse NaN and infinities in any field; `rows` are the samples' numbers in the file."""
+def inside(batch: Batch, rows: Int[np.ndarray, " B"], path: Path) -> Batch:
+    """The batch with zeros in all cells that are no part of a sample's domain; a sample without any cell is refused."""
+    mask = batch.mask
+    if mask is None:
+        return batch
+    empty = ~mask.flatten(1).any(1).numpy()
+    if empty.any():
+        raise UserError(
+            f"{path}: the mask of sample {rows[empty][0]} covers everything, so no cell is left to learn from; "
+            "remove the sample or mend its mask"
+        )
+
+    def kept(field: Tensor, before: int) -> Tensor:
+        """A field with so many axes before those of space."""
+        cells = mask[(slice(None), *(None,) * (before - 1))]
+        return torch.where(cells.reshape(*cells.shape, *(1,) * (field.dim() - cells.dim())), field, 0.0)
+
+    space = mask.dim() - 1
+    return replace(
+        batch,
+        values=kept(batch.values, 2),
+        static={name: kept(field, 1) for name, field in batch.static.items()},
+        forcings={name: kept(field, field.dim() - space) for name, field in batch.forcings.items()},
+    )
+
+
+def check_finite(
+    batch: Batch, channels: Sequence[str], rows: Int[np.ndarray, " B"], path: Path, first: int = 0
+) -> None:
+    """Refuse NaN and infinities in any field; `rows` are the samples' numbers in the file, `first` that of the frame
+    the batch begins with.
+    """
     fields = {f"channel {name!r}": batch.values[..., number] for number, name in enumerate(channels)}
     fields |= {f"static field {name!r}": field for name, field in batch.static.items()}
     fields |= {f"forcing {name!r}": field for name, field in batch.forcings.items()}
     for what, field in fields.items():
-        finite = np.isfinite(field.numpy()).all(axis=tuple(range(1, field.dim())))
+        finite = np.isfinite(field.numpy())
         if not finite.all():
+            places = np.argwhere(~finite)[0]
+            in_time = field.dim() == batch.grid.dimension + 2
+            frame = f", from frame {first + places[1]} on" if in_time else ""
             raise UserError(
-                f"{path}: sample {rows[~finite][0]} has NaN or infinite values in {what}; "
+                f"{path}: sample {rows[places[0]]} has NaN or infinite values in {what}{frame}; "
                 "remove the sample or make the file anew"
             )
 

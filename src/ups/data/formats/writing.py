@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ups.data.formats.description import ATTRIBUTE, to_json
 from ups.data.formats.hdf5 import stored_type
-from ups.data.formats.reading import check_finite
+from ups.data.formats.reading import check_finite, inside
 from ups.durable import sync
 from ups.errors import UserError
 from ups.fields import Batch, Header
@@ -39,7 +39,8 @@ class Writer(ABC):
         self.path = path = Path(path)
         if count < 1:
             raise UserError(f"{path}: there are no trajectories to write; give at least one")
-        for axis in (header.times, *header.grid.positions):
+        own_times = () if header.own_times is None else header.own_times
+        for axis in (header.times, *own_times, *header.grid.positions):
             if not (torch.isfinite(axis).all() and (axis.diff() > 0).all()):
                 raise UserError(f"{path}: times and grid positions must be finite and increasing")
         self.header, self.count, self._written = self.kept(header), count, 0
@@ -56,6 +57,7 @@ class Writer(ABC):
             header,
             static=header.static if "static" in cls.keeps else (),
             forcings=header.forcings if "forcings" in cls.keeps else {},
+            own_times=header.own_times if "own_times" in cls.keeps else None,
             masked=header.masked and "mask" in cls.keeps,
         )
 
@@ -84,6 +86,7 @@ class Writer(ABC):
             forcings={name: batch.forcings[name] for name in self.header.forcings},
         )
         rows = np.arange(self._written, self._written + len(batch))
+        batch = inside(batch, rows, self.path)
         check_finite(batch, self.header.channels, rows, self.path)
         self.put(self._written, batch)
         self._written += len(batch)
@@ -98,7 +101,8 @@ class Writer(ABC):
                 f"{self.path}: trajectories have shape {tuple(batch.values.shape[1:])}, the file's is {expected} "
                 "(time, space, channels)"
             )
-        if not (batch.times == header.times).all():
+        own = header.own_times
+        if not (batch.times == (header.times if own is None else own[self._written :][: len(batch)])).all():
             raise UserError(f"{self.path}: trajectories have other times than the file; write them to another file")
         if set(batch.parameters) != set(header.parameters) or not set(header.static) <= set(batch.static):
             raise UserError(

@@ -24,6 +24,7 @@ from ups.data.generate.chunks import Chunks, gpus
 from ups.data.open import open_dataset
 from ups.durable import check_space, room_for, sync
 from ups.equations import Equation
+from ups.equations.named import named_equation
 from ups.errors import UserError
 from ups.fields import Batch, Header
 from ups.locks import held
@@ -33,7 +34,7 @@ VERSION = 4  # of the bytes a solver makes; raised when any solver's output chan
 
 
 def generate(
-    equation: Equation,
+    equation: Equation | str,
     count: int,
     seed: int,
     path: str | Path,
@@ -45,13 +46,13 @@ def generate(
 ) -> Path:
     """Solve trajectories 0 … count − 1 of the family `seed` and write them in a layout, the equation's own by default.
 
-    `workers` are CPU processes; with `device="cuda"` every visible GPU has one. If the file is there and was made with
-    the same equation, count, seed, layout and version, on whatever device, it is kept; any other file under that name
-    is refused. Interrupted, a second call on the same kind of device goes on where the first stopped. `progress(done,
-    total)` is called with numbers of trajectories. With more than one worker, a script must call this under
-    `if __name__ == "__main__"`.
+    An equation's name stands for it with settings that work. `workers` are CPU processes; with `device="cuda"` every
+    visible GPU has one. If the file is there and was made with the same equation, count, seed, layout and version, on
+    whatever device, it is kept; any other file under that name is refused. Interrupted, a second call on the same kind
+    of device goes on where the first stopped. `progress(done, total)` is called with numbers of trajectories. With more
+    than one worker, a script must call this under `if __name__ == "__main__"`.
     """
-    path = Path(path)
+    path, equation = Path(path), named_equation(equation, {}) if isinstance(equation, str) else equation
     if count < 1 or workers < 1:
         raise UserError(f"{path}: count is {count} and workers {workers}; both must be at least 1")
     if device != "cpu":

@@ -16,7 +16,9 @@ from typing import Any
 from ups.data.formats.description import to_json
 from ups.data.joined import Joined, Subset
 from ups.data.remote import is_remote
+from ups.data.resampled import Resampled
 from ups.data.views import View
+from ups.data.without import Without
 from ups.durable import seal, unseal, write
 from ups.fields import Dataset, Header
 
@@ -55,7 +57,7 @@ def _fingerprint(dataset: Dataset) -> list[Any] | None:
     if isinstance(dataset, Joined):
         parts = [_fingerprint(part) for part in dataset.parts]
         return None if None in parts else ["joined", parts]
-    if isinstance(dataset, Subset | View):
+    if isinstance(dataset, Subset | View | Without | Resampled):
         inner = _fingerprint(dataset.dataset)
         taken = list(dataset.indices) if isinstance(dataset, Subset) else _told(dataset.header)
         return None if inner is None else [type(dataset).__name__, taken, inner]

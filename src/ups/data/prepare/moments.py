@@ -82,10 +82,11 @@ def _sums(dataset: Dataset, piece: tuple[range, slice]) -> _Sums:
     def add(name: str, values: np.ndarray) -> None:
         """Values of (trajectories, frames, points)."""
         values = np.ascontiguousarray(values, dtype=np.float64)
-        found[name] = _frame_sums(values[:, :length])
+        found[name] = _frame_sums(values[:, :length], inside)
         if values.shape[1] > 1:
-            found[f"{name} delta"] = _frame_sums(np.diff(values, axis=1))
+            found[f"{name} delta"] = _frame_sums(np.diff(values, axis=1), inside)
 
+    inside = None if batch.mask is None else batch.mask.cpu().numpy().reshape(len(rows), 1, -1)
     values = batch.values.cpu().numpy().reshape(len(rows), more.stop - more.start, -1, len(dataset.channels))
     for number, name in enumerate(dataset.channels):
         add(name, values[..., number])
@@ -99,11 +100,14 @@ def _sums(dataset: Dataset, piece: tuple[range, slice]) -> _Sums:
     return found
 
 
-def _frame_sums(values: np.ndarray) -> np.ndarray:
-    """(3, frames): reduced along the last axis alone, so that a frame's sums do not depend on its neighbours."""
-    mean = values.mean(-1)
-    spread = np.square(values - mean[..., None]).mean(-1)
-    square = np.square(values).mean(-1)
+def _frame_sums(values: np.ndarray, inside: np.ndarray | None) -> np.ndarray:
+    """(3, frames): reduced along the last axis alone, so that a frame's sums do not depend on its neighbours; of the
+    cells inside the domain.
+    """
+    where: dict[str, Any] = {} if inside is None else {"where": inside}
+    mean = values.mean(-1, **where)
+    spread = np.square(values - mean[..., None]).mean(-1, **where)
+    square = np.square(values).mean(-1, **where)
     return np.stack([mean, spread, square]).reshape(3, -1)
 
 

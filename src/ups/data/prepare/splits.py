@@ -45,7 +45,7 @@ def split(dataset: Dataset, test: float = 0.1, validation: float = 0.1) -> Split
 
 
 def content_hashes(dataset: Dataset, tick: Tick | None = None) -> list[str]:
-    """A hash of what each trajectory is made from: initial frame, static fields, forcings, parameters.
+    """A hash of what each trajectory is made from: initial frame, static fields, forcings, parameters, mask.
 
     A steady problem's first frame is its solution. Precision does not count: float64 data hash as their float32 copy.
     `tick` is told how many trajectories are done, and of how many.
@@ -62,6 +62,8 @@ def content_hash(batch: Batch, row: int) -> str:
         digest.update(name.encode() + _single(_first(batch, name, row)))
     for name in sorted(batch.parameters):
         digest.update(name.encode() + _single(batch.parameters[name][row]))
+    if batch.mask is not None:
+        digest.update(b"mask" + _single(batch.mask[row]))
     return digest.hexdigest()
 
 
@@ -114,6 +116,7 @@ def _starts(batch: Batch, row: int) -> dict[str, bytes]:
     """A hash of the first frame, under the empty name, and of each condition under its own, parameters apart."""
     fields = {"": batch.values[row, :1], **{name: values[row] for name, values in batch.static.items()}}
     fields |= {name: _first(batch, name, row) for name in batch.forcings}
+    fields |= {} if batch.mask is None else {"mask =": batch.mask[row]}
     fields |= {f"{name} =": values[row] for name, values in batch.parameters.items()}
     return {name: hashlib.sha256(_single(field)).digest() for name, field in fields.items()}
 

@@ -32,10 +32,12 @@ class Scale:
 
 @dataclass(frozen=True)
 class Statistics:
-    """A dataset's scales, per channel and static field, under the channel's transform.
+    """A dataset's scales, per channel and per static field or forcing, under the channel's transform; of the cells
+    inside the domain alone.
 
     `differences[i]` of a channel belongs to `strides[i]` frames of `dt` (1, 2, 4, … up to half the frames; none if
-    steady). Components of one vector share std, rms, differences and a symmetric range: these turn with the axes.
+    steady), or to the lead time `leads[i]` where frames are not equally spaced: that is the mean of those within about
+    a factor √2. Components of one vector share std, rms, differences and a symmetric range: these turn with the axes.
     """
 
     task: str
@@ -44,6 +46,12 @@ class Statistics:
     strides: tuple[int, ...]
     channels: Mapping[str, Scale]
     static: Mapping[str, Scale] = field(default_factory=dict)
+    leads: tuple[float, ...] = ()
+
+    @property
+    def lead_times(self) -> tuple[float, ...]:
+        """Those that the differences belong to."""
+        return self.leads or tuple(stride * self.dt for stride in self.strides if self.dt is not None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; Python writes floats so that they read back equal."""
@@ -55,7 +63,8 @@ class Statistics:
             return {name: Scale(**{key: _plain(value) for key, value in e.items()}) for name, e in entries.items()}
 
         scales_of = {kind: scales(data[kind]) for kind in ("channels", "static")}
-        return cls(**{**data, **scales_of, "strides": tuple(data["strides"])})
+        times = {"strides": tuple(data["strides"]), "leads": tuple(data.get("leads", ()))}
+        return cls(**{**data, **scales_of, **times})
 
 
 def _plain(value: Any) -> Any:
@@ -69,7 +78,7 @@ LEAST_CHANGE = 1e-6
 
 def check_changes(found: Statistics) -> None:
     """Refuse a transient task in which nothing moves: there is nothing to learn, and errors would be over nothing."""
-    if not found.strides:
+    if not found.lead_times:
         return
     if not any(scale.differences[0] > LEAST_CHANGE * scale.rms for scale in found.channels.values()):
         largest = max(scale.differences[0] / (scale.rms or 1.0) for scale in found.channels.values())
@@ -89,6 +98,10 @@ digit; deviations are taken from the trajectory's own mean, so a large mean does
 """
 
 
+_Change = tuple[float, ...]
+"""A lead time between two frames of a trajectory, and the mean square of every channel's change over it."""
+
+
 def statistics(dataset: Dataset, spec: TaskSpec, tick: Tick = lambda done, total: None, workers: int = 1) -> Statistics:
     """One streaming pass in float64, by `workers` processes; `tick` is told how many trajectories are done, and of how
     many. Give it the training split only.
@@ -99,41 +112,55 @@ def statistics(dataset: Dataset, spec: TaskSpec, tick: Tick = lambda done, total
         raise UserError(f"{spec.name}: data have channels {dataset.channels}, the task says {spec.channel_names}")
     frames = len(dataset.times)
     strides = tuple(2**i for i in range(frames.bit_length()) if 2 * 2**i <= frames)
+    even = frames == 1 or dataset.header.dt is not None
     channels: dict[str, list[_Measures]] = {}
     static: dict[str, list[_Measures]] = {}
+    changes: list[_Change] = []
     done = 0
-    for rows, found in in_workers(partial(_measured, dataset, spec, strides), [*row_ranges(dataset, frames)], workers):
+    work = partial(_measured, dataset, spec, strides, even)
+    for rows, (*found, changed) in in_workers(work, [*row_ranges(dataset, frames)], workers):
         for all_rows, these in zip((channels, static), found, strict=True):
             for name, measures in these.items():
                 all_rows.setdefault(name, []).extend(measures)
+        changes += changed
         done += len(rows)
         tick(done, len(dataset))
     times = dataset.times
-    pooled = {name: _pooled(measures) for name, measures in channels.items()}
+    leads, squares = _by_lead(changes)
+    pooled = {
+        name: (*_pooled(measures), *of)
+        for (name, measures), of in zip(channels.items(), squares or [()] * len(channels), strict=True)
+    }
     vectors = {channel.name: channel.vector for channel in spec.channels}
     return Statistics(
         task=spec.name,
         trajectories=len(dataset),
-        dt=float((times[-1] - times[0]) / (frames - 1)) if frames > 1 else None,
-        strides=strides,
+        dt=float((times[-1] - times[0]) / (frames - 1)) if frames > 1 and even else None,
+        strides=strides if even else (),
         channels={
             name: _scale(own, [pooled[n] for n in vectors if n == name or (vectors[n] and vectors[n] == vectors[name])])
             for name, own in pooled.items()
         },
         static={name: _scale(own := _pooled(static[name]), [own]) for name in sorted(static)},
+        leads=leads,
     )
 
 
 def _measured(
-    dataset: Dataset, spec: TaskSpec, strides: tuple[int, ...], rows: range
-) -> tuple[dict[str, list[_Measures]], dict[str, list[_Measures]]]:
-    """Those of some trajectories: of each channel, and of each static field."""
+    dataset: Dataset, spec: TaskSpec, strides: tuple[int, ...], even: bool, rows: range
+) -> tuple[dict[str, list[_Measures]], dict[str, list[_Measures]], list[_Change]]:
+    """Those of some trajectories: of each channel, of each static field and forcing, and, where frames are not equally
+    spaced, of the changes between frames.
+    """
     batch = dataset.read(rows, slice(None))
     values = batch.values.cpu().numpy()
     channels: dict[str, list[_Measures]] = {channel.name: [] for channel in spec.channels}
-    for row in range(len(batch)):
+    changes: list[_Change] = []
+    masks = [...] * len(batch) if batch.mask is None else list(batch.mask.numpy())
+    for row, inside in enumerate(masks):
+        squares = []
         for number, channel in enumerate(spec.channels):
-            one = np.ascontiguousarray(values[row, ..., number], dtype=np.float64)
+            one = np.ascontiguousarray(values[row][:, inside][..., number], dtype=np.float64)
             if channel.transform == "log":
                 if not one.min() > 0:
                     raise UserError(
@@ -141,11 +168,41 @@ def _measured(
                         f"{one.min()}, but its transform is log; use identity or mend the data"
                     )
                 one = np.log(one)
-            channels[channel.name].append(_measures(one, strides))
-    return channels, {
-        name: [_measures(field.cpu().numpy().astype(np.float64)) for field in fields]
-        for name, fields in batch.static.items()
+            channels[channel.name].append(_measures(one, strides if even else ()))
+            if not even:
+                squares.append([float(np.square(d).mean()) for stride in strides for d in one[stride:] - one[:-stride]])
+        if not even:
+            own = batch.times[row]
+            leads = [lead for stride in strides for lead in (own[stride:] - own[:-stride]).tolist()]
+            changes += [(lead, *of) for lead, of in zip(leads, zip(*squares, strict=True), strict=True)]
+    space = dataset.grid.dimension
+    static = {
+        name: [
+            _measures(field.cpu().numpy().astype(np.float64)[(slice(None),) * (field.dim() - space) + (inside,)])
+            for field, inside in zip(fields, masks, strict=True)
+        ]
+        for name, fields in {**batch.static, **batch.forcings}.items()
     }
+    return channels, static, changes
+
+
+def _by_lead(changes: list[_Change]) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
+    """Lead times, each the mean in logarithms of those within a factor of two, and each channel's mean square change
+    over them.
+    """
+    if not changes:
+        return (), []
+    shortest = min(lead for lead, *_ in changes)
+    alike: dict[int, list[_Change]] = {}
+    for change in changes:
+        alike.setdefault(round(math.log2(change[0] / shortest)), []).append(change)
+    columns = []
+    for place in sorted(alike):
+        leads, *squares = zip(*alike[place], strict=True)
+        lead = math.exp(math.fsum(map(math.log, leads)) / len(leads))
+        columns.append((lead, *(math.fsum(own) / len(own) for own in squares)))
+    leads, *squares = zip(*columns, strict=True)
+    return leads, squares
 
 
 def _measures(values: np.ndarray, strides: tuple[int, ...] = ()) -> _Measures:

@@ -42,8 +42,10 @@ _BUSY_DEADLINES = {"data": 3600.0, "validate": 3600.0}
 _BUSY_DEADLINE = 600.0
 _SLOWEST_TIMES = 20
 
-# The counter stands at both ends: a copy taken while the rank writes shows two different ones.
+# The counter stands at both ends: a copy taken while the rank writes shows two different ones. Marks go to two places
+# in turn: where a rank loses its core, or its life, within one, the one before is whole.
 _LAYOUT = struct.Struct("<QiiqiddQ")
+_SIZE = 2 * _LAYOUT.size
 _TRIES = 20
 
 
@@ -86,9 +88,9 @@ class Heartbeat:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w+b") as file:
-                file.write(bytes(_LAYOUT.size))  # a hole would be SIGBUS when the disk is full
+                file.write(bytes(_SIZE))  # a hole would be SIGBUS when the disk is full
                 file.flush()
-                self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
+                self._map = mmap.mmap(file.fileno(), _SIZE)
         self.mark("start")
 
     @property
@@ -123,7 +125,7 @@ class Heartbeat:
         self._marks += 1
         _LAYOUT.pack_into(
             self._map,
-            0,
+            self._marks % 2 * _LAYOUT.size,
             self._marks,
             self.attempt,
             self._pid,
@@ -147,12 +149,13 @@ def read_heartbeat(path: Path) -> Beat | None:
             first, second = path.read_bytes(), path.read_bytes()
         except OSError:
             return None
-        if first != second or len(first) != _LAYOUT.size:
-            time.sleep(0.001)  # it is just being written
-            continue
-        begin, attempt, pid, step, phase, when, slowest, end = _LAYOUT.unpack(first)
-        if begin == end > 0 and 0 <= phase < len(PHASES):
-            return Beat(int(path.name.rpartition("_")[2]), attempt, pid, step, PHASES[phase], when, slowest)
+        if first == second and len(first) == _SIZE:
+            marks = [_LAYOUT.unpack_from(first, at) for at in (0, _LAYOUT.size)]
+            whole = [mark for mark in marks if mark[0] == mark[-1] > 0 and 0 <= mark[4] < len(PHASES)]
+            if whole:
+                _, attempt, pid, step, phase, when, slowest, _ = max(whole)
+                return Beat(int(path.name.rpartition("_")[2]), attempt, pid, step, PHASES[phase], when, slowest)
+        time.sleep(0.001)  # it is just being written
     return None
 
 

@@ -41,7 +41,7 @@ from ups.distributed.launch.watch import Watch, say
 from ups.distributed.runtime.host import host_state, process_use
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.signals import stop_signals
-from ups.durable import has_room
+from ups.durable import refusal
 from ups.errors import UserError
 from ups.track.jsonl import Events
 
@@ -131,6 +131,7 @@ class Agent(LocalElasticAgent):
         self._looked = 0.0
         self._watch: Watch | None = None
         self._before = host_state()
+        self._place = os.open(job.directory, os.O_RDONLY)  # held, so that no other directory gets its number
         self._unwritten = 0  # crashes that could not be counted on the disk
 
     # Signals
@@ -142,9 +143,6 @@ class Agent(LocalElasticAgent):
                 self._signal(signal.SIGKILL)
             return
         self._asked = time.monotonic()
-        text = f"stopping: the ranks have {self.job.grace:.0f} s to save and leave; Ctrl-C again kills them\n"
-        with suppress(OSError):  # a terminal that was closed
-            os.write(2, text.encode())  # not print: a signal may come within a print
         if self._joining:
             raise Interrupted
         self._signal(signal.SIGTERM)
@@ -152,6 +150,7 @@ class Agent(LocalElasticAgent):
     def close(self) -> None:
         """Whatever happened: no rank is left, nor a thread of torch's that would keep this process alive."""
         self.kill()
+        os.close(self._place)
         if self._pcontext is not None:
             self._pcontext.close()
 
@@ -194,6 +193,7 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._look()
+        self._check_place()
         if self._asked is not None or outcome_of(self.job.directory):
             return self._leave()
         hang = None if self._deaths or self._watch is None else self._watch.hang(self._living())
@@ -220,13 +220,27 @@ class Agent(LocalElasticAgent):
             if rank not in self._deaths and (code := process.poll()) is not None:
                 self._deaths[rank] = code, len(self._deaths)
 
+    def _check_place(self) -> None:
+        """Where the run directory was, the next job may begin another: it must not find what this one writes."""
+        try:
+            same = os.path.samestat(os.fstat(self._place), os.stat(self.job.directory))
+        except FileNotFoundError:
+            same = False
+        except OSError:  # a network's disk that does not answer now
+            return
+        if not same:
+            raise UserError(f"{self.job.directory} was removed or moved while its job ran, which is ended")
+
     # Ending
 
     def _leave(self) -> RunResult:
         """A decided end, or a wish to stop: the ranks have some time to leave by themselves."""
-        asked, decided = self._asked, None
+        asked, decided, said = self._asked, None, False
         while self._living():
             now = time.monotonic()
+            if asked and not said:  # not in `ask`: a signal may come within a print
+                said = True
+                say(f"stopping: the ranks have {self.job.grace:.0f} s to save and leave; Ctrl-C again kills them")
             if decided is None and (outcome := outcome_of(self.job.directory)):
                 decided = now + LEAVING.get(outcome.state, self.job.grace)
             asked = self._asked  # a signal may come while we wait
@@ -277,8 +291,8 @@ class Agent(LocalElasticAgent):
         reason = None
         if crashes > self.job.config.restarts:
             reason = f"{crashes} crashes in a row without progress; {report.cause} See {report.path}"
-        elif not self._await_room():
-            reason = f"{report.what}, and the disk of {self.job.directory} is full; free some space"
+        elif refused := self._await_disk():
+            reason = f"{report.what}, and {self.job.directory} cannot be written to ({refused}); free some space"
         if reason is not None:
             say(f"{report.what}; giving up")
             decide(self.job.directory, Outcome("gave_up", reason, report.rank or 0))
@@ -287,17 +301,18 @@ class Agent(LocalElasticAgent):
             say(f"{report.what}; restarting from the last checkpoint (attempt {self.attempt + 1})")
         return RunResult(WorkerState.FAILED)
 
-    def _await_room(self) -> bool:
-        """A start needs some room on the disk: wait for it, until asked to stop, as long as the user allows."""
+    def _await_disk(self) -> str:
+        """Wait for the room a start needs, until asked to stop, as long as the user allows; else why there is none."""
         end, said = time.monotonic() + self.job.config.disk_patience, False
-        while self._asked is None and not has_room(self.job.directory):
+        while self._asked is None and (refused := refusal(self.job.directory)):
             if time.monotonic() > end:
-                return False
+                return refused
             if not said:
-                say(f"the disk of {self.job.directory} is full; the ranks start again when there is room")
+                say(f"{self.job.directory} cannot be written to ({refused}); the ranks start again when it can")
             said = True
+            self._check_place()
             time.sleep(INTERVAL)
-        return True
+        return ""
 
     def _await_stacks(self, hang: Hang | None) -> None:
         """Ask the ranks for their stacks and wait a moment for them, and for whoever is still dying.

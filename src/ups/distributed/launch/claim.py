@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ups.errors import UserError
 from ups.locks import held
@@ -24,31 +24,39 @@ def claimed(directory: Path, rendezvous: str | None = None) -> Iterator[None]:
         lock = path.open("a+")
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}; choose another --runs folder") from error
-    in_use = _in_use(directory)
     with lock:
-        if held(lock, path):
+        if _held(lock, path):
             lock.truncate(0)
             lock.write(rendezvous or "")
             lock.flush()
         elif rendezvous is None or not _says(lock, rendezvous):
-            raise in_use
+            raise in_use(directory)
         if rendezvous is not None:
             fcntl.flock(lock, fcntl.LOCK_SH)
             if not _says(lock, rendezvous):  # to share it, a lock is let go for a moment, in which another may take it
-                raise in_use
+                raise in_use(directory)
         yield
 
 
-def refuse_claimed(directory: Path) -> None:
-    """Refuse a directory in which another process works; nothing is claimed."""
-    path = directory / LOCK
-    if path.exists():
-        with path.open("a+") as lock:
-            if not held(lock, path):
-                raise _in_use(directory)
+def is_claimed(directory: Path) -> bool:
+    """Whether a process works in the directory; it is not claimed."""
+    try:
+        with (directory / LOCK).open("r+b") as lock:
+            return not _held(lock, directory / LOCK)
+    except FileNotFoundError:
+        return False
 
 
-def _in_use(directory: Path) -> UserError:
+def _held(lock: IO[Any], path: Path) -> bool:
+    """Whether the lock is ours now. Who only asks whether it is free has it for a moment, so it is tried again."""
+    for _ in range(3):
+        if held(lock, path):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def in_use(directory: Path) -> UserError:
     return UserError(f"{directory} is in use by another process; wait for it, or give another name=...")
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from ups.config.settings import Positive, Share, Strict
 from ups.fields import Grid, TaskSpec
 from ups.models.baselines.inputs import InputChannels
-from ups.models.network import Architecture, matrices_of
+from ups.models.network import CONDITIONS, Architecture, matrices_of
 
 if TYPE_CHECKING:
     from ups.models.saved import TrainedTask
@@ -142,4 +142,4 @@ def _build(tasks: Sequence[TrainedTask], settings: FNOSettings) -> FNO:
     return FNO(tasks[0].spec, **settings.model_dump())
 
 
-FNO_ARCHITECTURE = Architecture("fno", FNOSettings, _build, joint=False)
+FNO_ARCHITECTURE = Architecture("fno", FNOSettings, _build, joint=False, takes=CONDITIONS)

@@ -1,6 +1,7 @@
 """What every baseline is given: the operator model's scaled fields and conditions, as channels of an image.
 
-History, static fields, the points' coordinates, and each condition (parameters, lead time) as a constant channel.
+History, static fields, forcings, the mask, the points' coordinates, and each condition (parameters, lead time) as a
+constant channel.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class InputChannels:
     def __init__(self, task: TaskSpec) -> None:
         self.constants = [f"parameter_{p}" for p in task.parameters]
         self.constants += [] if task.steady else ["lead"]
-        self.count = len(task.channels) * task.history + len(task.static) + task.dimension + len(self.constants)
+        self.count = len(task.channels) * task.history + len(task.given) + task.dimension + len(self.constants)
         self._coordinates: dict[tuple, Tensor] = {}
 
     def coordinates(self, grid: Grid, like: Tensor) -> Float[Tensor, "dim *space"]:

@@ -25,7 +25,7 @@ from ups.config.settings import Positive, Strict
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Grid, TaskSpec
 from ups.models.baselines.inputs import InputChannels
-from ups.models.network import Architecture
+from ups.models.network import CONDITIONS, Architecture
 
 if TYPE_CHECKING:
     from ups.models.saved import TrainedTask
@@ -112,4 +112,4 @@ def _build(tasks: Sequence[TrainedTask], settings: UNetSettings) -> UNet:
     return UNet(tasks[0].spec, tasks[0].grid.shape, **settings.model_dump())
 
 
-UNET_ARCHITECTURE = Architecture("unet", UNetSettings, _build, joint=False)
+UNET_ARCHITECTURE = Architecture("unet", UNetSettings, _build, joint=False, takes=CONDITIONS)

@@ -20,7 +20,7 @@ from ups.models.operator.spectral import Experts
 
 def nearest(task: TaskSpec, known: Sequence[TaskSpec]) -> list[str]:
     """The known tasks, the most alike first: of the same name; of the same dimension, steady or not, with the same
-    sides; then by the channels, parameters and static fields they have in common.
+    sides; then by the channels, the parameters and what else they are given in common.
     """
 
     def kinds(spec: TaskSpec) -> list[str]:
@@ -32,7 +32,7 @@ def nearest(task: TaskSpec, known: Sequence[TaskSpec]) -> list[str]:
             for mine, theirs in (
                 (task.channel_names, other.channel_names),
                 (task.parameters, other.parameters),
-                (task.static, other.static),
+                (task.given, other.given),
             )
         ]
         return (
@@ -108,8 +108,9 @@ def _take_rows(own: OperatorModel, parent: OperatorModel, task: str, donor: str)
 
 
 def _kind(row: str) -> str:
-    """A field, a static field, or walls; outputs are fields all of them."""
-    return next((kind for kind in ("static", "wall") if row.startswith(f"{kind}_")), "field")
+    """A field, a static field, a forcing, the mask or walls; outputs are fields all of them."""
+    kinds = ("static", "forcing", "mask", "wall")
+    return next((kind for kind in kinds if row == kind or row.startswith(f"{kind}_")), "field")
 
 
 def _take_bank(bank: Experts, before: Experts, known: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The operator model: stem, operator, head, in scaled units, on the grid a task was trained on.
 
-    increment = head( operator( stem(history, static fields), conditions ) )
+    increment = head( operator( stem(history, static fields, forcings, mask), conditions ) )
 
 The head's last layer starts at zero, so the untrained model predicts no change at all. Where the equation conserves a
 channel's mean, the increment has none, so a rollout keeps it to round-off (of a channel learned in logarithms, the
@@ -26,8 +26,9 @@ from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.models.conditions import ConditionEmbedding, Modulation
 from ups.models.geometry import Frame, Geometry, position_waves
+from ups.models.given import cell_mean, inside
 from ups.models.interpolation import apply_along
-from ups.models.network import Architecture, matrices_of
+from ups.models.network import CONDITIONS, Architecture, matrices_of
 from ups.models.operator.pdet_stack import PdetStack, PdetStackSettings
 from ups.models.operator.pdet_unet import PdetUnet, PdetUnetSettings
 from ups.models.operator.settings import OperatorSettings
@@ -52,7 +53,8 @@ def patchify(values: Float[Tensor, "B *space C"], patch: tuple[int, ...]) -> Flo
 
 
 class Stem(nn.Module):
-    """Fields on their own points → latents. Rows per field name and patch; lags of the history are rows too.
+    """Fields on their own points → latents. Rows per field name and patch; lags of the history are rows too, and so are
+    static fields, forcings and the mask.
 
     On a periodic axis nothing tells where a point lies, and what blocks compute commutes with shifts; a force that is
     fixed in space does not. So each task with such an axis learns a field of its own there, zero at first, from the
@@ -87,7 +89,7 @@ class Stem(nn.Module):
             shape = str(cells) if len(set(patch)) == 1 else "x".join(map(str, patch))
             walls = 2 * sum(not wraps for wraps in task.boundary.periodic)
             fields = [(f"field_{c}", task.history) for c in task.channel_names]
-            fields += [(f"static_{s}", 1) for s in task.static] + ([("wall", walls)] if walls else [])
+            fields += [(given, 1) for given in task.given] + ([("wall", walls)] if walls else [])
             self.inputs[name] = []
             for field, lags in fields:
                 key = f"{field}_{lags}x{shape}"
@@ -141,7 +143,7 @@ class Head(nn.Module):
         self.outputs: dict[str, list[str]] = {}
         self.conserving: dict[str, bool] = {}
         for name, task in tasks.items():
-            self.inputs[name] = [f"field_{c}" for c in task.channel_names] + [f"static_{s}" for s in task.static]
+            self.inputs[name] = [*(f"field_{c}" for c in task.channel_names), *task.given]
             self.outputs[name] = list(task.channel_names)
             for key in self.inputs[name]:
                 if key not in self.local:
@@ -150,7 +152,7 @@ class Head(nn.Module):
                 if key not in self.outer:
                     self.outer[key] = nn.Parameter(torch.zeros(hidden, 1))
             invariant = {invariant.channel for invariant in task.invariants}
-            conserved = [c.name in invariant and c.transform == "identity" for c in task.channels]
+            conserved = [c.name in invariant and c.transform != "log" for c in task.channels]
             self.conserving[name] = any(conserved)
             mask = torch.tensor(conserved, dtype=torch.get_default_dtype())
             self.register_buffer(f"conserved_{name}", mask, persistent=False)
@@ -164,7 +166,7 @@ class Head(nn.Module):
                 features = apply_along(matrix, features, axis)
         out = self._values(task, features, geometry.offsets, local)
         out = out if geometry.wall_factor is None else out * geometry.wall_factor
-        return out - self._drift(task, out) if self.conserving[task] else out
+        return out - self._drift(task, out, local) if self.conserving[task] else out
 
     def _values(
         self,
@@ -181,9 +183,11 @@ class Head(nn.Module):
             return F.silu(h + at_points) @ outer
         return torch.einsum("bc...h,hc->b...c", F.silu(h + at_points[:, None]), outer)
 
-    def _drift(self, task: str, increment: Float[Tensor, "B *space C"]) -> Float[Tensor, "B *ones C"]:
+    def _drift(
+        self, task: str, increment: Float[Tensor, "B *space C"], local: Float[Tensor, "B *space I"]
+    ) -> Float[Tensor, "B *ones C"]:
         """The mean change of channels whose mean the equation conserves: what has to be taken off again."""
-        mean = increment.mean(dim=tuple(range(1, increment.dim() - 1)), keepdim=True)
+        mean = cell_mean(increment, inside(local) if self.tasks[task].masked else None)
         return mean * self.get_buffer(f"conserved_{task}").to(mean)
 
 
@@ -285,7 +289,7 @@ def _architecture(name: str, settings: type[OperatorSettings]) -> Architecture:
         frames = {task.spec.name: task.frame for task in tasks}
         return OperatorModel([task.spec for task in tasks], frames, architecture=name, **chosen.model_dump())
 
-    return Architecture(name, settings, build, keeps_means=True)
+    return Architecture(name, settings, build, keeps_means=True, takes=CONDITIONS)
 
 
 SPECTRAL = _architecture("spectral", SpectralSettings)

@@ -10,6 +10,7 @@ from pydantic import Field
 from ups.config.settings import PositiveFloat
 from ups.data.draws import Draws
 from ups.data.sampler import Span
+from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.codec import Codec, CodecSettings
 from ups.models.predictor import Persistence
@@ -65,6 +66,11 @@ class CodecStage:
 
 
 def build_codec(tasks: tuple[TrainedTask, ...], settings: CodecStageSettings, seed: int, name: str) -> CodecStage:
+    for task in tasks:
+        if task.spec.masked:
+            raise UserError(
+                f"stage {name!r} compresses whole grids, and task {task.spec.name!r} has masks; leave it out"
+            )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return CodecStage(Codec(tasks, settings), settings, name)

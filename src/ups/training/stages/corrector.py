@@ -22,7 +22,7 @@ from ups.training.losses import LossParts, relative_error
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Parent, Scores
 from ups.training.stages.codec import CodecStage
-from ups.training.stages.operator import OperatorStage, static_channels
+from ups.training.stages.operator import OperatorStage, given_of, steps_of
 
 MEMBERS = 4
 """Of the ensembles that validation judges by."""
@@ -112,9 +112,10 @@ class CorrectorStage:
         if noise:
             normal = draws.normal("noise", history.shape[1:]).to(history.dtype)
             history = history + noise * operator.rms(history) * normal
-        static, count = static_channels(batch, spec.static), targets.shape[1]
+        static, count = given_of(batch, spec), targets.shape[1]
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(history.dtype)
-        states = unroll(operator, task, history, static, batch.parameters, lead, batch.grid, count, capture=False)
+        steps = steps_of(batch, spec, spec.history, history.dtype)
+        states = unroll(operator, task, history, batch.parameters, batch.grid, steps, capture=False)
         place = (draws.uniform("steps", ()) * count).long().clamp_max(count - 1)
         rows = torch.arange(len(history), device=history.device)
         predicted, elapsed = torch.stack(list(states), 1)[rows, place], lead * (place + 1)
@@ -131,11 +132,10 @@ class CorrectorStage:
     def judged(self, predictor: CorrectedPredictor, batch: Batch, draws: Draws) -> Scores:
         task, spec, given = batch.task, self.operator.model.tasks[batch.task], self.given[batch.task]
         start, targets = start_history(batch.values[:, :given], spec.history), batch.values[:, given:]
-        static, count = static_channels(batch, spec.static), len(batch)
+        static, count = given_of(batch, spec), len(batch)
         lead = (batch.times[:, 1] - batch.times[:, 0]).to(start.dtype)
-        alone = unroll(
-            self.operator.model, task, start, static, batch.parameters, lead, batch.grid, targets.shape[1], False
-        )
+        steps = steps_of(batch, spec, given, start.dtype)
+        alone = unroll(self.operator.model, task, start, batch.parameters, batch.grid, steps, False)
         trivial = torch.stack([relative_error(state, targets[:, i]) for i, state in enumerate(alone)]).mean(0)
         shape = (MEMBERS, *predictor.correct.noise_shape(task))
         state: Any = CorrectedState(
@@ -182,6 +182,11 @@ def build_corrector(
         if task.spec.steady:
             raise UserError(
                 f"stage {name!r} corrects rollouts, and task {task.spec.name!r} is steady; leave that task out"
+            )
+        if task.spec.dt is None or task.spec.forcings:
+            raise UserError(
+                f"stage {name!r} corrects rollouts at equal steps without forcings, and task {task.spec.name!r} has "
+                "others; leave that task out"
             )
         if task.spec.name not in codecs[0].model.frames:
             raise UserError(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import Field, create_model
 from torch import Tensor
 
@@ -15,8 +15,9 @@ from ups.data.draws import Draws
 from ups.data.sampler import Span
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
-from ups.fields import Batch
+from ups.fields import Batch, TaskSpec
 from ups.models.architectures import ARCHITECTURES
+from ups.models.given import given_channels
 from ups.models.operator.model import OperatorModel
 from ups.models.propagator import Propagator
 from ups.models.saved import TrainedTask
@@ -76,23 +77,24 @@ class OperatorStage:
         Where rollouts start from fewer frames than the history has, some samples do so here.
         """
         spec, model, task = self.model.tasks[batch.task], self.model, batch.task
-        static = static_channels(batch, spec.static)
         if spec.steady:
-            states = [model(task, torch.zeros_like(batch.values), static, batch.parameters, None, batch.grid)]
-            total, errors = self._errors_of(states, batch.values)
+            zero, given = torch.zeros_like(batch.values), given_of(batch, spec)
+            states = [model(task, zero, given, batch.parameters, None, batch.grid)]
+            total, errors = self._errors_of(states, batch.values, batch.mask)
             return LossParts(total, {"steady": errors[0]})
         history, targets = batch.values[:, : spec.history], batch.values[:, spec.history :]
         if self.training.noise:
             noise = draws.normal("noise", history.shape[1:]).to(history.dtype)
-            history = history + self.training.noise * model.rms(history) * noise
+            noise = noise if batch.mask is None else noise * batch.mask[:, None, ..., None]
+            history = history + self.training.noise * model.rms(history, batch.mask) * noise
         if (given := self._given[task]) < spec.history:
             chosen = draws.uniform("few_frames", ()) < FEW_FRAMES
             few = start_history(history[:, spec.history - given :], spec.history)
             history = torch.where(chosen.view(-1, *(1,) * (history.dim() - 1)), few, history)
-        lead = (batch.times[:, 1] - batch.times[:, 0]).to(history.dtype)
-        steps = targets.shape[1]
-        states = unroll(model, task, history, static, batch.parameters, lead, batch.grid, steps, capture=False)
-        total, errors = self._errors_of(list(states), targets)
+        steps = list(steps_of(batch, spec, spec.history, history.dtype))
+        lead = steps[0][1]
+        states = unroll(model, task, history, batch.parameters, batch.grid, steps, capture=False)
+        total, errors = self._errors_of(list(states), targets, batch.mask)
         total = total / model.change(task, lead)
         if self._several and spec.dt is not None:
             total = total * (spec.dt / lead)
@@ -105,19 +107,17 @@ class OperatorStage:
         selection.
         """
         spec, model, task, values = self.model.tasks[batch.task], self.model, batch.task, batch.values
-        static = static_channels(batch, spec.static)
         if spec.steady:
-            start, targets = torch.zeros_like(values), values
-            step = stepper(model, task, start, static, batch.parameters, None, batch.grid, self.capture)
-            states = [step(start)]
+            start, targets, beside = torch.zeros_like(values), values, given_of(batch, spec)
+            step = stepper(model, task, start, beside, batch.parameters, None, batch.grid, self.capture)
+            states = [step(start, beside, None)]
         else:
             given = self._given[task]
             start, targets = start_history(values[:, :given], spec.history), values[:, given:]
-            lead = (batch.times[:, 1] - batch.times[:, 0]).to(values.dtype)
-            steps = targets.shape[1]
-            rolled = unroll(model, task, start, static, batch.parameters, lead, batch.grid, steps, self.capture)
-            states = list(rolled)
-        return Scores(_mean_error(states, targets), _mean_error([start[:, -1]] * len(states), targets))
+            steps = steps_of(batch, spec, given, values.dtype)
+            states = list(unroll(model, task, start, batch.parameters, batch.grid, steps, self.capture))
+        trivial = [start[:, -1]] * len(states)
+        return Scores(_mean_error(states, targets, batch.mask), _mean_error(trivial, targets, batch.mask))
 
 
 class OperatorStageSettings(Strict):
@@ -147,12 +147,32 @@ def freeze_shared(model: Propagator) -> None:
         parameter.requires_grad_(id(parameter) in own)
 
 
-def _mean_error(states: list[Tensor], targets: Float[Tensor, "B T *space C"]) -> Float[Tensor, " B"]:
-    return torch.stack([relative_error(state, targets[:, i]) for i, state in enumerate(states)]).mean(0)
+def _mean_error(
+    states: list[Tensor], targets: Float[Tensor, "B T *space C"], mask: Bool[Tensor, "B *space"] | None
+) -> Float[Tensor, " B"]:
+    return torch.stack([relative_error(state, targets[:, i], mask) for i, state in enumerate(states)]).mean(0)
 
 
-def static_channels(batch: Batch, names: tuple[str, ...]) -> Float[Tensor, "B *space S"]:
-    """The static fields as channels, none of them where the task has none."""
-    if names:
-        return torch.stack([batch.static[name] for name in names], -1)
-    return batch.values.new_zeros(*batch.values[:, 0, ..., 0].shape, 0)
+def given_of(batch: Batch, spec: TaskSpec, frame: int = 0) -> Float[Tensor, "B *space G"]:
+    """What a step from a frame of the batch to the next is given beside the state; none where the task has nothing."""
+    if spec.static:
+        static = torch.stack([batch.static[name] for name in spec.static], -1)
+    else:
+        static = batch.values.new_zeros(*batch.values[:, 0, ..., 0].shape, 0)
+    forcings = [batch.forcings[name] for name in spec.forcings]
+    if spec.steady:  # its only frame
+        forcings = [field[:, 0] if field.dim() == static.dim() else field for field in forcings]
+    return given_channels(static, forcings, batch.mask, frame)
+
+
+def steps_of(
+    batch: Batch, spec: TaskSpec, first: int, dtype: torch.dtype
+) -> Iterator[tuple[Float[Tensor, "B *space G"], Float[Tensor, " B"]]]:
+    """What each step to the frames from `first` on is given, and its lead time: the same one at equal spacing."""
+    given, lead = given_of(batch, spec, first - 1), (batch.times[:, 1] - batch.times[:, 0]).to(dtype)
+    for frame in range(first, batch.values.shape[1]):
+        if spec.forcings:
+            given = given_of(batch, spec, frame - 1)
+        if spec.dt is None:
+            lead = (batch.times[:, frame] - batch.times[:, frame - 1]).to(dtype)
+        yield given, lead

@@ -133,7 +133,7 @@ def _channel_axis(
         return None
     few = [place for place in rest if shape[place] <= MOST_CHANNELS and known.channels in (None, shape[place])]
     unlike = [place for place in few if shape[place] <= 3 or rough[place] > 0.5]
-    chosen = sorted(few if wanted == 1 else unlike, key=lambda place: (-rough[place], -place))
+    chosen = sorted(few if wanted == 1 else unlike, key=lambda place: (rough[place] <= 0.5, shape[place], -place))
     if not chosen and (wanted == 1 or len(rest) == 2 + len(AXES)):
         raise UserError(f"{what} has the shape {tuple(shape)}, of which no axis can be the channels; give axes=")
     return chosen[0] if chosen else None

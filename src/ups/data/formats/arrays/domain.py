@@ -17,8 +17,6 @@ from ups.fields import Grid, Side
 GIVEN, FOUND, ASSUMED = "given", "found in the data", "assumed"
 SAME = 1e-6
 """Of a field's size: values no further apart are the same."""
-FLAT = 0.35
-"""Of the usual change between neighbours: less of it at both ends is a wall without a gradient."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +90,10 @@ def _found_sides(along: Float[np.ndarray, "n *others C"]) -> tuple[tuple[Side, S
     if seam(along, 0) < CLOSES:
         side = Side("periodic")
         return (side, side), f"{FOUND}: they close on themselves"
-    usual = np.sqrt(np.square(np.diff(along, axis=0)).mean())
-    if max(np.sqrt(np.square(along[a] - along[b]).mean()) for a, b in ((0, 1), (-1, -2))) < FLAT * usual:
+    curved = _rms(
+        np.diff(along, 2, axis=0)
+    )  # mirrored at a wall without a gradient, the field bends no more than inside
+    if max(_rms(along[1] - along[0]), _rms(along[-1] - along[-2])) < CLOSES * curved:
         side = Side("flux")
         return (side, side), f"{FOUND}: flat at both ends"
     side = Side("open")
@@ -111,3 +111,7 @@ def _prescribed(end: Float[np.ndarray, "*others C"], along: np.ndarray) -> Side:
     means = end.reshape(-1, end.shape[-1]).mean(0)
     values = np.where(np.abs(means) <= SAME * sizes, 0.0, means)
     return Side("value", tuple(map(float, values)) if values.any() else ())
+
+
+def _rms(values: Float[np.ndarray, "..."]) -> float:
+    return float(np.sqrt(np.square(values).mean()))

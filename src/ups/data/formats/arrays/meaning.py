@@ -46,8 +46,9 @@ class Row:
 @dataclass(frozen=True, eq=False)
 class Understood:
     """`fields` are the arrays of the channels, in order, `axes` a letter for each of their axes, without B where they
-    are lists; `points` how many along each axis are kept; `lengths` the frames of each trajectory. `rows` and `notes`
-    say it to a person.
+    are lists; `points` how many along each axis are kept; `lengths` the frames of each trajectory; `timed` whether
+    anything says when frames are; `offset` the channels that vary little about a large mean. `rows` and `notes` say it
+    to a person.
     """
 
     header: Header
@@ -60,6 +61,7 @@ class Understood:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     timed: bool
+    offset: tuple[str, ...] = ()
 
     def noted(self, notes: Mapping[str, Any]) -> Understood:
         return replace(self, header=replace(self.header, notes={**self.header.notes, **notes}))

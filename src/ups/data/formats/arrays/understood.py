@@ -21,6 +21,8 @@ from ups.fields import AXES, Boundary, Grid, Header
 TIMES = ("t", "time", "times", "t-coordinate")
 APART = 1e3
 """Channels whose sizes differ by more than this are spoken of."""
+OFFSET = 3.0
+"""Standard deviations: a channel whose mean is further from zero is learned by its departures from it."""
 
 
 def understood(contents: Contents, told: Told, task: str) -> Understood:
@@ -34,6 +36,7 @@ class _Reading:
         self.contents, self.told, self.task = contents, told, task
         self.rows: list[Row] = []
         self.notes: list[str] = []
+        self.offset: tuple[str, ...] = ()
         self.coordinates = dict(contents.coordinates)
         self.others: dict[str, NamedArray] = {}
         self.fields = self._fields()
@@ -83,6 +86,7 @@ class _Reading:
             tuple(self.rows),
             tuple(self.notes),
             self.timed,
+            self.offset,
         )
 
     # Which arrays are the fields
@@ -346,6 +350,9 @@ class _Reading:
                 self.notes.append(
                     f"channel {name} does not change in time; a static field ({name}) says more to a model"
                 )
+            elif abs(values.mean()) > OFFSET * values.std():
+                self.offset += (name,)
+                self.notes.append(f"channel {name} varies little about {values.mean():.4g}: its departures are learned")
         some = sizes[sizes > 0]
         if len(some) > 1 and some.max() > APART * some.min():
             self.notes.append(

@@ -192,7 +192,9 @@ class TensorFile(ArraysFile):
         said = frozenset(published.parameters_of(self.path, dict(file.attrs)))
         name = "darcy" if self.stored[1] else _TASK_OF_PARAMETERS.get(said)
         if name is None:
-            raise UserError(f"{self.path}: neither attributes nor file name say which task this is; pass task=")
+            raise UserError(
+                f"{self.path}: neither attributes nor file name say which task this is; say it (--task, or task=)"
+            )
         return name
 
     def times_of(self, file: h5py.File) -> Float[Tensor, " T"]:

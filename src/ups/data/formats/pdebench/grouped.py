@@ -79,7 +79,9 @@ class GroupedFile(PDEBenchFile):
                 return _TASK_OF_NAME[word]
         name = _TASK_OF_CONTENT.get((self.shape[-1], self._grid.extent, float(even_times(self._axes["t"])[-1])))
         if name is None:
-            raise UserError(f"{self.path}: neither content nor file name say which task this is; pass task=")
+            raise UserError(
+                f"{self.path}: neither content nor file name say which task this is; say it (--task, or task=)"
+            )
         return name
 
     @property

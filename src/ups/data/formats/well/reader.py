@@ -110,7 +110,7 @@ class WellFile(LazyFile):
 
     Walls become `value` where the file stores a value for every channel, else `reflecting`; a side the file does not
     speak of is open. Walls inside the domain become the mask, true where the field lives. Grids are cartesian and the
-    same for all trajectories; times may differ, and `times` are then the first trajectory's.
+    same for all trajectories; times may differ, and `own_times` are then those of each.
     """
 
     def __init__(self, path: str | Path, task: str | TaskSpec | None = None) -> None:
@@ -122,7 +122,6 @@ class WellFile(LazyFile):
             self.count = _count(file, dims, self.path)
             shape = tuple(len(coordinate(_group(file, "dimensions"), dim, self.path)) for dim in dims)
             times = _times(file, self.count, self.path)
-            self._times: Float[Tensor, "B T"] | None = times if times.dim() == 2 else None
             self._parameters = {} if known else _attributes(file, self.path)
             self._scalars = list(_scalars(file, self.count, times.shape[-1], self.path))
             self._walls: list[tuple[str, bool]] = []
@@ -137,7 +136,7 @@ class WellFile(LazyFile):
             else:
                 vectors = dict(grouped(known.channels, len(dims)))
                 fields = [replace(f, names=vectors[f.key]) if f.order and f.key in vectors else f for f in fields]
-            self.header = named(known, task)
+            self.header = replace(named(known, task), own_times=times if times.dim() == 2 else None)
             self._check_described(shape, fields, times)
         place = {name: number for number, name in enumerate(self.channels)}
         self._channels = [(f, [place[name] for name in f.names]) for f in fields if all(n in place for n in f.names)]
@@ -194,7 +193,8 @@ class WellFile(LazyFile):
 
     def batch(self, rows: Int[np.ndarray, " B"], frames: slice) -> Batch:
         shape = self.grid.shape
-        times = self.times[frames].expand(len(rows), -1) if self._times is None else self._times[rows][:, frames]
+        own = self.header.own_times
+        times = self.times[frames].expand(len(rows), -1) if own is None else own[rows][:, frames]
         with open_file(self.path) as file:
             values = np.empty(
                 (len(rows), times.shape[1], *shape, len(self.channels)), dtype=stored_type(self.header.dtype)

@@ -24,6 +24,8 @@ class WellWriter(HDF5Writer):
     `reflecting` as plain walls, which is all the format knows. The attribute `ups` keeps the rest for our reader.
     """
 
+    keeps = ("static", "forcings", "mask", "own_times")
+
     def refuse(self, path: Path) -> None:
         header = self.header
         fields = [name for name, _ in grouped(header.channels, header.grid.dimension)]
@@ -60,9 +62,10 @@ class WellWriter(HDF5Writer):
         dimensions = file.create_group("dimensions")
         set_names(dimensions, "spatial_dims", AXES[: len(shape)])
         axes = dict(zip(AXES[: len(shape)], header.grid.positions, strict=True))
-        for name, values in {"time": header.times, **axes}.items():
+        times = header.times if header.own_times is None else header.own_times
+        for name, values in {"time": times, **axes}.items():
             item = dimensions.create_dataset(name, data=rounded(values))
-            item.attrs.update({"sample_varying": False, "time_varying": name == "time"})
+            item.attrs.update({"sample_varying": values.dim() > 1, "time_varying": name == "time"})
 
         scalars = file.create_group("scalars")
         set_names(scalars, "field_names", list(header.parameters))
