@@ -38,6 +38,8 @@ from ups.training.restore import restored, stage_folder
 
 FAR = 0.1
 """A parameter further outside the trained range than this share of its nearer end is warned of."""
+MOST_MEMBERS = 4096
+"""Of a rollout: they are computed in one batch."""
 FEWEST_POINTS = 4
 """Along an axis of a start: fewer are a slip, such as channels taken for points."""
 MOST_STEPS = 10**7
@@ -131,11 +133,12 @@ class Simulator:
           between steps are interpolated by a cubic through those around; without dt, a model of a range of lead times
           takes steps that end at each of them, where these are in its range.
         - forcings: by name, on u0's grid: (*space), or (T, *space) or (B, T, *space) with a field now and one after
-          each of `steps` (T = 1: it stays the same), or a function of the time after now, which serves any `times`.
+           each of `steps` (T = 1: it stays the same), or a function of the time after now, which serves any `times`.
         - mask: of a task that has masks, true inside: (*space) or (B, *space). Elsewhere u0 may be anything, NaN
-          too, and predictions are zero.
-        - members: of several, values have them as an axis in front of the batch's; `seed` says which ones. Those of a
-          model without chance are all the same.
+           too, and predictions are zero.
+        - members: of several, values have them as an axis in front of the batch's, and the rollout has their `mean` and
+          `quantile(share)`; `seed` says which ones. Those of a model without chance are all the same. Of one, what
+          chance there is, is left out.
         """
         conditions = u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions
         if isinstance(conditions, Conditions):
@@ -160,8 +163,8 @@ class Simulator:
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
         target = query_points(at, grid) if at is not None else grid
-        if not isinstance(members, int) or members < 1:
-            raise UserError(f"members is {members!r}; give a whole number from 1 on")
+        if not isinstance(members, int) or not 1 <= members <= MOST_MEMBERS:
+            raise UserError(f"members is {members!r}; give a whole number from 1 to {MOST_MEMBERS}, of each seed")
         of = self._conditions(learned, given, frames, grid)
         schedule = None if learned.spec.steady else self._schedule(learned, steps, times, dt, notes)
         leads = [] if schedule is None else [lead for lead, count in schedule.runs for _ in range(count)]
@@ -184,7 +187,7 @@ class Simulator:
         values = values if batched else values[:, 0]
         values = values if members > 1 else values[0]
         units = learned.spec.units
-        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes), target, units)
+        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes), target, units, members)
 
     def _decoded(
         self,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils.checkpoint import checkpoint
 
@@ -56,6 +56,8 @@ def parallelise(
             fully_shard(block, mesh=mesh, shard_placement_fn=place)
         # The root too is resharded after the forward pass, or averages swapped in for validation would stay in use.
         fully_shard(model, mesh=mesh, reshard_after_forward=True, shard_placement_fn=place)
+        for method in getattr(model, "computed_by", ()):  # of a module that is not called itself
+            register_fsdp_forward_method(model, method)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # losses are sums over the global count already

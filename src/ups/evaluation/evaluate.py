@@ -21,6 +21,8 @@ from ups.data.joined import Subset
 from ups.data.prepare.row_ranges import row_ranges
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
+from ups.evaluation.cheap import cheap_ensembles
+from ups.evaluation.ensembles import EnsembleTest, Scored, entries_of
 from ups.evaluation.labels import PERSISTENCE
 from ups.evaluation.numbers import Numbers, spectrum
 from ups.evaluation.scores import mean_entry, score
@@ -31,7 +33,7 @@ from ups.metrics.bootstrap import draws
 from ups.metrics.layout import Fields, filled
 from ups.models.predictor import MeanSolution, Persistence, Predictor
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import half_steps, one_step, rollout
+from ups.rollout.predict import half_steps, one_step, read_all, rollout
 from ups.rollout.predict import steady as solve
 from ups.rollout.schedule import SAME
 from ups.track.jsonl import plain
@@ -41,6 +43,9 @@ PIECE_BYTES = 1 << 26
 """Of the trajectories that are predicted and measured at once: 64 MiB, or one trajectory where it has more."""
 PICTURE_BYTES = 1 << 27
 """Of each predictor's fields that are kept for pictures; of larger ones fewer frames are."""
+
+VALIDATION = 16
+"""At most so many validation trajectories size the cheap ensembles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +63,13 @@ class Evaluation:
 @dataclass(frozen=True, eq=False)
 class Piece:
     """What is kept of some trajectories: numbers by kind of prediction and predictor, how far two half steps end from a
-    whole one by predictor, and the last true frame's spectrum.
+    whole one by predictor, the last true frame's spectrum, and ensembles by predictor.
     """
 
     numbers: dict[str, dict[str, Numbers]]
     apart: dict[str, Float[Tensor, " N"]]
     spectrum: Float[Tensor, "N K"]
+    ensembles: dict[str, Scored]
 
 
 def evaluate(
@@ -78,6 +84,7 @@ def evaluate(
     pictures: int,
     training_seconds: float,
     solved: int = 64,
+    members: int = 16,
     runtime: Runtime | None = None,
     tick: Tick | None = None,
 ) -> Evaluation:
@@ -87,7 +94,8 @@ def evaluate(
     solvers, on `solved` trajectories. A rollout starts from the frames that the test set gives, and those after them
     are predicted and scored; in one step every frame but the first is predicted. Persistence of a steady task is the
     training set's mean solution. Where training had lead times to compare, `half_steps` says how far two steps of half
-    the longest end from one step of all of it.
+    the longest end from one step of all of it. Where a predictor has chance, so many members of its hardest view are
+    judged as an ensemble, beside cheap ones; all other numbers are of the prediction without chance.
 
     Fields are measured on the device of the `runtime`, whose ranks share the work; only rank 0 sets solvers beside the
     model and has arrays to draw.
@@ -122,8 +130,19 @@ def evaluate(
             if (half := _half(learned, truth)) is not None:
                 apart = {who: _apart(judged[who], task, truth, half, present) for who in judged if who != PERSISTENCE}
         numbers = {kind: measured(truth, kind, *how) for kind, how in kinds.items()}
-        return Piece(numbers, apart, spectrum(truth.values, truth.mask))
+        here = [place - rows.start for place in chosen if rows.start <= place < rows.stop]
+        parts = EnsembleTest(task, truth, given, present, here, members, seed + rows.start)
+        ensembles = {
+            who: parts.judged(who, each, None if each.chance else hardest(who, truth)) for who, each in sampled.items()
+        }
+        return Piece(numbers, apart, spectrum(truth.values, truth.mask), ensembles)
 
+    chosen = torch.linspace(0, len(test) - 1, min(pictures, len(test))).round().long().tolist()
+    sampled: dict[str, Predictor] = {}
+    if any(predictor.chance for predictor in judged.values()):
+        held, first = read_all(source.validation, VALIDATION).to(device), source.validation.header.given
+        trained = {who: predictor for who, predictor in judged.items() if who != PERSISTENCE}
+        sampled = judged | cheap_ensembles(trained, task, held, first, members, seed)
     ranges = list(row_ranges(test, len(test.times), PIECE_BYTES))
     pieces = _shared(f"evaluation of {view}", ranges, piece, runtime, tick)
     whole = {
@@ -134,6 +153,9 @@ def evaluate(
     if pieces[0].apart:
         apart = {who: torch.cat([part.apart[who] for part in pieces]) for who in pieces[0].apart}
         metrics["one_step"]["half_steps"] = mean_entry(model, apart, draws(len(test), seed, resamples))
+    ensembles = {who: Scored.joined([part.ensembles[who] for part in pieces]) for who in sampled}
+    if ensembles:
+        metrics["one_step" if steady else "rollout"] |= entries_of(model, ensembles, draws(len(test), seed, resamples))
     errors = {kind: {who: plain(n.metrics["nrmse"]) for who, n in found.items()} for kind, found in whole.items()}
     if runtime is not None and runtime.rank > 0:
         return Evaluation(metrics, errors, None, {})
@@ -141,9 +163,10 @@ def evaluate(
     if source.solvers and solved:
         compared = compare(source.solvers, lambda batch: hardest(model, batch), training_seconds, solved, PIECE_BYTES)
         solver = {k: plain(v) if isinstance(v, float) else v for k, v in asdict(compared).items()}
-    arrays = _pictured(learned, test, list(judged), hardest, given, pictures, device)
+    arrays = _pictured(learned, test, list(judged), hardest, given, chosen, device)
     arrays |= _curves(test, whole["one_step" if steady else "rollout"], given)
     arrays["spectrum_truth"] = torch.cat([part.spectrum for part in pieces]).mean(0).numpy()
+    arrays |= {f"{name}_{who}": array for who, own in ensembles.items() for name, array in own.arrays().items()}
     return Evaluation(metrics, errors, solver, arrays)
 
 
@@ -208,14 +231,12 @@ def _pictured(
     names: Sequence[str],
     hardest: Callable[[str, Batch], Fields],
     given: int,
-    pictures: int,
+    chosen: Sequence[int],
     device: torch.device,
 ) -> dict[str, np.ndarray]:
     """A few trajectories to look at, spread over the test set, predicted once more; given frames are true."""
-    count = min(pictures, len(test))
-    chosen = torch.linspace(0, len(test) - 1, count).round().long()
-    few, last = Subset(test, chosen.tolist()), len(test.times) - 1
-    one = count * test.header.dtype.itemsize * len(test.channels) * math.prod(test.grid.shape)
+    few, last = Subset(test, chosen), len(test.times) - 1
+    one = len(chosen) * test.header.dtype.itemsize * len(test.channels) * math.prod(test.grid.shape)
     frames = torch.linspace(0, last, min(last + 1, max(2, PICTURE_BYTES // one))).round().long()
     parts: dict[str, list[Tensor]] = {}
     for rows in row_ranges(few, len(test.times), PIECE_BYTES):
@@ -227,7 +248,7 @@ def _pictured(
             found[f"prediction_{who}"] = values[:, frames]
         for name, tensor in found.items():
             parts.setdefault(name, []).append(tensor.cpu())
-    arrays = {"chosen": chosen.numpy(), "frames": frames.numpy()}
+    arrays = {"chosen": np.array(chosen), "frames": frames.numpy()}
     return arrays | {name: torch.cat(own).numpy() for name, own in parts.items()}
 
 

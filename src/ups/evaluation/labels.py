@@ -9,7 +9,14 @@ from typing import Literal
 PERSISTENCE = "persistence"
 """The trivial guess, which every evaluation adds: the last given frame, or the training mean of a steady task."""
 
-TITLES = {"operator": "UPS", "fno": "FNO", "unet": "U-Net", "from_nothing": "same model from nothing"}
+TITLES = {
+    "operator": "UPS",
+    "fno": "FNO",
+    "unet": "U-Net",
+    "from_nothing": "same model from nothing",
+    "dressed": "dressed UPS",
+    "perturbed": "perturbed UPS",
+}
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,13 @@ def score(found: Mapping[str, Numbers], seed: int, resamples: int, *, model: str
     for name in table[model]:
         result[name] = mean_entry(model, {who: values[name] for who, values in table.items()}, drawn)
     errors = {who: values["nrmse"] for who, values in table.items()}
-    result["nrmse_median"] = _entry(
+    result["nrmse_median"] = entry(
         model,
         {who: values.quantile(0.5) for who, values in errors.items()},
         {who: values[drawn].quantile(0.5, dim=1) for who, values in errors.items()},
     )
     every = torch.arange(len(found[model].growth))[None]
-    result["nrmse_pooled"] = _entry(
+    result["nrmse_pooled"] = entry(
         model,
         {who: _pooled(numbers, every)[0] for who, numbers in found.items()},
         {who: _pooled(numbers, drawn) for who, numbers in found.items()},
@@ -53,10 +53,12 @@ def score(found: Mapping[str, Numbers], seed: int, resamples: int, *, model: str
 def mean_entry(model: str, found: Mapping[str, Float[Tensor, " N"]], drawn: Int[Tensor, "R N"]) -> dict[str, Any]:
     """One metric of `metrics.json` from every predictor's number a sample."""
     means = {who: values.mean() for who, values in found.items()}
-    return _entry(model, means, {who: resampled_means(values, drawn) for who, values in found.items()})
+    return entry(model, means, {who: resampled_means(values, drawn) for who, values in found.items()})
 
 
-def _entry(model: str, values: Mapping[str, Tensor], resampled: Mapping[str, Float[Tensor, " R"]]) -> dict[str, Any]:
+def entry(
+    model: str, values: Mapping[str, Float[Tensor, ""]], resampled: Mapping[str, Float[Tensor, " R"]]
+) -> dict[str, Any]:
     """One metric of `metrics.json`: the model and persistence first, then all by their own names."""
     entry: dict[str, Any] = {"model": plain(values[model])}
     entry |= {who: plain(values[who]) for who in (PERSISTENCE, *values) if who in values}

@@ -26,7 +26,8 @@ from ups.metrics.errors import boundary_rmse, conserved_rmse, max_error, nrmse, 
 from ups.metrics.layout import Fields, Mask
 from ups.metrics.spectra import BANDS, spectral_error
 
-DERIVED = ("nrmse_median", "nrmse_pooled", "half_steps")
+ENSEMBLES = ("crps", "energy_score", "mean_nrmse", "coverage_50", "coverage_90", "spread_skill")
+DERIVED = ("nrmse_median", "nrmse_pooled", "half_steps", *ENSEMBLES)
 """Names in `metrics.json` that are no means of a number from prediction and truth, so no metric of the registry can
 have them.
 """

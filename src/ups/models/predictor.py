@@ -70,6 +70,11 @@ class Predictor(Protocol):
         ...
 
     @property
+    def chance(self) -> bool:
+        """Whether its members differ."""
+        ...
+
+    @property
     def like(self) -> Tensor:
         """A tensor where it computes and as exact as it computes; inputs elsewhere are brought there."""
         ...
@@ -103,6 +108,8 @@ class Predictor(Protocol):
 
 class Deterministic:
     """What predictors without chance have in common: a sample is a step, computed once and shared by all members."""
+
+    chance = False
 
     def step(self, state: State, lead: Float[Tensor, " B"] | None) -> State:
         return state
@@ -165,6 +172,7 @@ class PerTask:
     def __init__(self, predictors: Mapping[str, Predictor]) -> None:
         self.predictors = dict(predictors)
         self.tasks: Mapping[str, TrainedTask] = {name: p.tasks[name] for name, p in self.predictors.items()}
+        self.chance = any(p.chance for p in self.predictors.values())
 
     @property
     def like(self) -> Tensor:

@@ -114,6 +114,8 @@ class RunConfig(Strict):
                     f"there are {len(self.tasks)}; put it under compare: (a network a task), or keep one task"
                 )
             earlier.append(name)
+        if not STAGES[self.each_stage()[earlier[-1]].kind].predicts:
+            raise ValueError(f"stages.{earlier[-1]} is the last one and predicts nothing; put one that does after it")
         for name in self.compared_names():
             if name in earlier:
                 raise ValueError(f"compare.{name} has the name of a stage; choose another")

@@ -19,8 +19,10 @@ from ups.config.settings import decisive
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
+from ups.evaluation.cheap import DRESSED, PERTURBED
 from ups.evaluation.evaluate import Evaluation, evaluate
 from ups.evaluation.labels import labels
+from ups.evaluation.reconstruction import reconstruction
 from ups.evaluation.scores import not_finite
 from ups.models.predictor import PREDICTORS, PerTask, Predictor
 from ups.models.saved import TrainedTask
@@ -31,6 +33,7 @@ from ups.track.progress import Progress
 from ups.training.data import TaskData
 from ups.training.fit import Plan, progress_of
 from ups.training.restore import restored
+from ups.training.stages.codec import CodecStage
 
 
 def judge(
@@ -45,8 +48,10 @@ def judge(
     began = time.monotonic()
     stages, families = stage_plans(config, tasks, directory), compared_plans(config, tasks, directory)
     done = {family: {part: plan for part, plan in plans.items() if _ended(plan)} for family, plans in families.items()}
-    predictors = {name: _predictor(plan, runtime) for name, plan in stages.items()}
-    model = list(predictors)[-1]
+    restored_stages = {name: restored(plan.directory, runtime.config) for name, plan in stages.items()}
+    predictors = {name: stage.predictor().to(runtime.device) for name, stage in restored_stages.items()}
+    codecs = {name: stage for name, stage in restored_stages.items() if isinstance(stage, CodecStage)}
+    model = next(name for name in reversed(predictors) if predictors[name].tasks)
     predictors |= {family: _family(plans, runtime) for family, plans in done.items() if plans}
     for name, untrained in config.each_untrained().items():
         predictors[name] = _untrained(untrained, predictors[model].tasks).to(runtime.device)
@@ -74,6 +79,7 @@ def judge(
                 resamples=config.evaluation.resamples,
                 pictures=config.evaluation.pictures,
                 solved=config.evaluation.solved,
+                members=config.evaluation.members,
                 training_seconds=sum(trained[stage]["seconds"] for stage in stages),
                 runtime=runtime,
                 tick=tick,
@@ -87,8 +93,19 @@ def judge(
         return {}
     write(folder / "errors.json", json.dumps({view: evaluation.errors for view, evaluation in found.items()}).encode())
     compared = [name for name in config.compared_names() if name in predictors]
+    if any(predictor.chance for predictor in predictors.values()):
+        compared += [DRESSED, PERTURBED]
     trained_beside = [family for family, plans in done.items() if plans]
-    shown = {"model": model, "predictors": [asdict(label) for label in labels(list(stages), compared)]}
+    shown = {
+        "model": model,
+        "predictors": [asdict(label) for label in labels([n for n in stages if predictors[n].tasks], compared)],
+    }
+    learned = predictors[model].tasks
+    own = [(task, view) for task, view in views if sources[task].tests[view].grid.same_as(learned[task].grid)]
+    floors = {
+        name: {view: reconstruction(stage.model, learned[task], sources[task], view) for task, view in own}
+        for name, stage in codecs.items()
+    }
     solver = {view: e.solver for view, e in found.items() if e.solver}
     details = {
         "command": command,
@@ -96,7 +113,7 @@ def judge(
         "trainings": _curves(stages, done, directory),
         "channels": {view: list(sources[name].spec.channel_names) for name, view in views},
         "solver": solver,
-        "notes": _notes(done, trained, device_seconds(config, trained)),
+        "notes": [*_notes(done, trained, device_seconds(config, trained)), *_floor_notes(floors)],
     }
     write(folder / "details.json", json.dumps(details, indent=1).encode())
     seconds = note_seconds(
@@ -115,6 +132,7 @@ def judge(
         **shown,
         "training": trained,
         "solver": solver,
+        **({"reconstruction": floors} if floors else {}),
         "tasks": scores,
     }
     write(directory / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode())
@@ -166,6 +184,15 @@ def _curves(stages: dict[str, Plan], done: dict[str, dict[str, Plan]], directory
     return [
         {"label": label, "predictor": who, "events": str((plan.directory / "events.jsonl").relative_to(directory))}
         for label, who, plan in curves
+    ]
+
+
+def _floor_notes(floors: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{name} keeps {floor['numbers']} of {floor['of']} numbers of a field of {view} and gives it back with an "
+        f"nRMSE of {floor['nrmse']['codec']:.3g}; as many principal components with {floor['nrmse']['pca']:.3g}."
+        for name, views in floors.items()
+        for view, floor in views.items()
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ups.config.plugins import load_plugins
 from ups.equations import named
 from ups.errors import UserError
 from ups.evaluation.solver import Coarse, Comparison
-from ups.report.contents import Curve, Report, Sample, TaskPage
+from ups.report.contents import Curve, Ensemble, Report, Sample, TaskPage
 from ups.report.legend import REFERENCE, Legend
 from ups.report.verdict import summary_rows
 from ups.track.jsonl import read_events
@@ -78,7 +79,9 @@ def _page(
         )
         for i in range(len(arrays["truth"]))
     ]
-    spectra = {w: (arrays["wavenumbers"], arrays[f"spectrum_{w}"]) for w in (REFERENCE, *who)}
+    waved = [w for w in (REFERENCE, *legend.names) if f"spectrum_{w}" in arrays]
+    drawn = [w for w in legend.names if f"fan_{w}" in arrays]
+    kept = [f.name for f in fields(Ensemble)]
     return TaskPage(
         legend=legend,
         name=name,
@@ -90,9 +93,10 @@ def _page(
         times=arrays["times"][arrays["frames"]],
         samples=samples,
         growth={w: (arrays["times"], arrays[f"growth_{w}"]) for w in who},
-        spectra=spectra,
+        spectra={w: (arrays["wavenumbers"], arrays[f"spectrum_{w}"]) for w in waved},
         metrics=views,
         solver=_solver(details["solver"].get(name)),
+        ensembles={w: Ensemble(**{part: arrays[f"{part}_{w}"] for part in kept}) for w in drawn},
     )
 
 

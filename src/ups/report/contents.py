@@ -29,6 +29,18 @@ class Sample:
 
 
 @dataclass(frozen=True, eq=False)
+class Ensemble:
+    """What members say: `fan` are their quantiles at each sample of the page, `spread` and `skill` root mean squares
+    over the test set at each predicted time, `ranks` how often the truth had 0 … M members below it.
+    """
+
+    fan: Float[ndarray, "S Q T *space C"]
+    spread: Float[ndarray, " T"]
+    skill: Float[ndarray, " T"]
+    ranks: Float[ndarray, " R"]
+
+
+@dataclass(frozen=True, eq=False)
 class TaskPage:
     """One task: its equation, test samples in pictures, and its part of `metrics.json`.
 
@@ -51,6 +63,7 @@ class TaskPage:
     spectra: Mapping[str, tuple[Num[ndarray, " K"], Float[ndarray, " K"]]]
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]]
     solver: Comparison | None = None
+    ensembles: Mapping[str, Ensemble] = field(default_factory=dict)
 
     @property
     def plane(self) -> TaskPage:

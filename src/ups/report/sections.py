@@ -16,6 +16,7 @@ from ups.evaluation.solver import Comparison
 from ups.report.animation import player_data
 from ups.report.contents import TaskPage
 from ups.report.drawing import render
+from ups.report.fans import ensemble_figure
 from ups.report.legend import Legend
 from ups.report.pictures import (
     cuts_figure,
@@ -50,6 +51,7 @@ def task_section(task: TaskPage, budget: int) -> str:
 <h3>Fields and errors</h3>
 {_pictures(task)}
 {f'<h3>{"Scales" if task.steady else "Time and scales"}</h3><div class="pair">{curves}</div>' if curves else ""}
+{_ensembles(task) if task.ensembles else ""}
 {_solver(task.solver, task) if task.solver else ""}
 {_metrics(task)}
 </section>"""
@@ -154,6 +156,16 @@ def _pictures(task: TaskPage) -> str:
 
 def _middle(task: TaskPage) -> str:
     return f"{task.axes[2][len(task.axes[2]) // 2]:.3g}"
+
+
+def _ensembles(task: TaskPage) -> str:
+    text = (
+        "Left: at the middle of the domain the truth (black), the members' median and what half and nine tenths of "
+        "them span. Middle: members' spread and the error of their mean, over all samples: equal where an ensemble "
+        "knows how wrong it is. Right: how often so many members were below the truth: level where it is one of them."
+    )
+    picture = figure_html(ensemble_figure(task), "svg", f"Ensembles of {task.title}", text, kind="wide")
+    return f"<h3>Ensembles</h3>{picture}"
 
 
 def _solver(solver: Comparison, task: TaskPage) -> str:

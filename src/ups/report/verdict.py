@@ -14,19 +14,24 @@ VIEW_NAMES = {"one_step": "one step", "rollout": "rollout"}
 METRIC_NAMES = {
     "nrmse": "nRMSE",
     "vrmse": "VRMSE",
+    "crps": "CRPS",
+    "mean_nrmse": "nRMSE of the members' mean",
+    "spread_skill": "spread over skill",
+    "coverage_50": "coverage of 50 % intervals",
+    "coverage_90": "coverage of 90 % intervals",
     "relative_l2": "relative L2",
     "half_steps": "nRMSE of two half steps against one whole",
 }
 
 
-def summary_rows(tasks: Sequence[TaskPage], metric: str = "nrmse") -> list[SummaryRow]:
-    """The table's rows from the tasks' metrics: every task in every view it has, by one metric."""
-    rows = []
-    for task in tasks:
-        for view, entries in task.metrics.items():
-            if metric in entries:
-                rows.append(_row(task, view, metric, entries[metric]))
-    return rows
+SUMMARY = ("nrmse", "crps")
+"""The metrics of the tables; of a run without ensembles the first alone."""
+
+
+def summary_rows(tasks: Sequence[TaskPage], metrics: Sequence[str] = SUMMARY) -> list[SummaryRow]:
+    """The table's rows from the tasks' metrics: every task in every view it has, by each metric it has there."""
+    found = [(task, view, metric) for task in tasks for view in task.metrics for metric in metrics]
+    return [_row(t, view, metric, t.metrics[view][metric]) for t, view, metric in found if metric in t.metrics[view]]
 
 
 def _row(task: TaskPage, view: str, metric: str, entry: Mapping[str, Any]) -> SummaryRow:
@@ -73,10 +78,10 @@ def is_undecided(row: SummaryRow, rival: str) -> bool:
 
 
 def judged_rows(rows: Sequence[SummaryRow]) -> list[SummaryRow]:
-    """One row a task, its hardest view: the rollout where there is one."""
+    """One row a task, its hardest view: the rollout where there is one; by its CRPS, where it is an ensemble's."""
     judged: dict[str, SummaryRow] = {}
     for row in rows:
-        if row.task not in judged or row.view == VIEW_NAMES["rollout"]:
+        if row.task not in judged or row.view in (VIEW_NAMES["rollout"], judged[row.task].view):
             judged[row.task] = row
     return list(judged.values())
 
@@ -203,18 +208,19 @@ def listed(words: Sequence[str]) -> str:
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> str:
-    """One line a task and view: the nRMSE of every predictor, and the model's over each of its rivals'."""
+    """One line a task and view: the error of every predictor, and the model's over each of its rivals'."""
     legend = Legend.read(metrics)
     own = legend.title(legend.model)
     titles = [legend.title(name) for name in legend.names]
     rows = [("nRMSE", "", *titles, *(f"{own} / {legend.title(name)}" for name in legend.rivals))]
     for task, views in metrics["tasks"].items():
-        for view, measured in views.items():
-            values = measured["nrmse"]
+        for view, metric in ((view, metric) for view in views for metric in SUMMARY if metric in views[view]):
+            values = views[view][metric]
             model = values["model"]
             numbers = [_decimals(values[name]) if name in values else "-" for name in legend.names]
             ratios = [_decimals(model / values[name]) if model and values.get(name) else "-" for name in legend.rivals]
-            rows.append((task, view.replace("_", " "), *numbers, *ratios))
+            shown = view.replace("_", " ") + ("" if metric == SUMMARY[0] else f", {METRIC_NAMES[metric]}")
+            rows.append((task, shown, *numbers, *ratios))
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(

@@ -49,7 +49,7 @@ def advance(
 def rollout(predictor: Predictor, task: str, batch: Batch, given: int = 1) -> Float[Tensor, "N T *space C"]:
     """Every frame after the first `given` of each trajectory, predicted from these alone."""
     parts = []
-    for part in _chunks(batch):
+    for part in chunks(batch):
         state = predictor.start(task, part.values[:, :given], conditions_of(part, given - 1), part.grid)
         states = advance(predictor, state, leads_of(part, predictor.tasks[task].spec, given))
         parts.append(torch.stack([predictor.decode(state) for state in states], 1).to(part.values.device))
@@ -61,7 +61,7 @@ def one_step(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N 
     """Frames 1 … T−1, each predicted from the true frames before it, of which the first has only one."""
     parts = []
     spec = predictor.tasks[task].spec
-    for part in _chunks(batch):
+    for part in chunks(batch):
         frames = []
         for t, lead in enumerate(leads_of(part, spec, 1), start=1):
             past = part.values[:, max(0, t - spec.history) : t]
@@ -80,7 +80,7 @@ def half_steps(
     Starts are so far apart that the steps follow one another through the trajectories.
     """
     twice, once = [], []
-    for part in _chunks(batch):
+    for part in chunks(batch):
         history, frames = predictor.tasks[task].spec.history, part.values.shape[1]
         lead = part.times[:, 1] - part.times[:, 0]
         ends: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -99,15 +99,15 @@ def half_steps(
 def steady(predictor: Predictor, task: str, batch: Batch) -> Float[Tensor, "N 1 *space C"]:
     """The solutions of a steady task."""
     parts = []
-    for part in _chunks(batch):
+    for part in chunks(batch):
         state = predictor.start(task, torch.zeros_like(part.values), conditions_of(part), part.grid)
         parts.append(predictor.decode(predictor.step(state, None))[:, None].to(part.values.device))
     return torch.cat(parts)
 
 
-def _chunks(batch: Batch) -> Iterator[Batch]:
+def chunks(batch: Batch, most: int = CHUNK) -> Iterator[Batch]:
     """A few trajectories at a time."""
-    for rows in in_steps(len(batch), max(1, min(CHUNK, POINTS // math.prod(batch.grid.shape)))):
+    for rows in in_steps(len(batch), max(1, min(most, POINTS // math.prod(batch.grid.shape)))):
         yield batch.select(rows)
 
 

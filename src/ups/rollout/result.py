@@ -29,6 +29,7 @@ class Rollout:
     """Values in physical units at `times`, on the grid or at the points asked for; `warnings` say what not to trust.
 
     `where` is that grid, or the points (P, dim). `units` are by channel, "time" and axis, as far as the data said them.
+    `count` is the number of members.
     """
 
     values: Float[Tensor, "... C"]  # (B, T, *points, C), or (T, *points, C) from a start without B; members before B
@@ -38,6 +39,23 @@ class Rollout:
     warnings: tuple[str, ...] = ()
     where: Grid | Tensor | None = None
     units: Mapping[str, str] = field(default_factory=dict)
+    count: int = 1
+
+    @property
+    def members(self) -> Float[Tensor, "M ..."]:
+        """Each member's values; of a rollout without members, itself as the only one."""
+        return self.values if self.count > 1 else self.values[None]
+
+    @property
+    def mean(self) -> Float[Tensor, "... C"]:
+        """Over members."""
+        return self.members.mean(0)
+
+    def quantile(self, share: float) -> Float[Tensor, "... C"]:
+        """Over members, of which `share` are below."""
+        if not 0 <= share <= 1:
+            raise UserError(f"the quantile's share is {share}; give a number from 0 to 1")
+        return torch.quantile(self.members, share, dim=0)
 
     @property
     def dimension(self) -> int:

@@ -48,8 +48,8 @@ class Plan:
     """One training: a kind of stage with its settings, on some tasks, how, and where it is kept.
 
     `shares` are those of its tasks, whose data may not be there yet. `on`: the stages it stands on, whose folders lie
-    beside `directory`; `start`: whose weights it starts from, new tasks as `like`. `asked`: the training before it was
-    fitted into a time.
+    in `parents`, or beside `directory`; `start`: whose weights it starts from, new tasks as `like`. `asked`: the
+    training before it was fitted into a time.
     """
 
     title: str
@@ -65,10 +65,14 @@ class Plan:
     start: Path | None = None
     like: str | None = None
     asked: TrainingConfig | None = None
+    parents: Path | None = None
+
+    def _parents(self) -> dict[str, Path]:
+        return {name: (self.parents or self.directory.parent) / name for name in self.on}
 
     def stage(self, runtime: Runtime) -> Stage:
-        parents = {name: restored(self.directory.parent / name) for name in self.on}
-        checksums = {name: checksum_of(self.directory.parent / name) for name in self.on}
+        parents = {name: restored(folder) for name, folder in self._parents().items()}
+        checksums = {name: checksum_of(folder) for name, folder in self._parents().items()}
         tasks = tuple(task.learned for task in self.tasks.values())
         return STAGES[self.kind].build(
             StageContext(self.name, self.settings, tasks, self.training, runtime.config, self.seed, parents, checksums)
@@ -94,7 +98,7 @@ class Plan:
             "settings": decisive(self.settings),
             "training": decisive(self.asked or self.training) | {"steps": self.training.steps, "seconds": None},
             "tasks": dict(self.shares),
-            "on": {name: checksum_of(self.directory.parent / name) for name in self.on},
+            "on": {name: checksum_of(folder) for name, folder in self._parents().items()},
             "start": None if self.start is None else str(self.start),
             "like": self.like,
         }
@@ -208,7 +212,8 @@ def _seconds_per_step(runtime: Runtime, plan: Plan) -> float:
     """The mean time of a step over the rollout schedule, measured on a model that is thrown away."""
     training = plan.asked or plan.training
     with tempfile.TemporaryDirectory() as folder:
-        trainer = replace(plan, directory=Path(folder)).trainer(runtime)
+        thrown_away = replace(plan, directory=Path(folder), parents=plan.directory.parent)
+        trainer = thrown_away.trainer(runtime)
         ends = [start for start, _ in training.rollout[1:]] + [1.0]
         mean = 0.0
         for (start, _), end in zip(training.rollout, ends, strict=True):

@@ -9,9 +9,13 @@ from typing import Any
 from ups.config.named import Registry
 from ups.config.settings import Strict
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.models.corrector import CorrectorSettings
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
+from ups.training.stages.codec import CodecStage, CodecStageSettings, build_codec
+from ups.training.stages.corrector import CorrectorStage, build_corrector
+from ups.training.stages.distilled import DistilledSettings, DistilledStage, build_distilled
 from ups.training.stages.operator import OperatorStage, OperatorStageSettings, freeze_shared, operator_settings
 
 
@@ -32,12 +36,13 @@ class StageContext:
 @dataclass(frozen=True)
 class StageKind:
     """`settings(given)` is the model that checks what a configuration gives, which may depend on what it gives;
-    `build` gives the untrained stage.
+    `build` gives the untrained stage. One that does not predict cannot be the last of a run.
     """
 
     name: str
     settings: Callable[[Mapping[str, Any]], type[Strict]]
     build: Callable[[StageContext], Stage]
+    predicts: bool = True
 
 
 def _operator(context: StageContext) -> OperatorStage:
@@ -48,7 +53,28 @@ def _operator(context: StageContext) -> OperatorStage:
     return OperatorStage(model, context.training, context.runtime, context.tasks, context.name)
 
 
-STAGES = Registry[StageKind]("kind of stage", {"operator": StageKind("operator", operator_settings, _operator)})
+def _codec(context: StageContext) -> CodecStage:
+    return build_codec(context.tasks, context.settings, context.seed, context.name)
+
+
+def _corrector(context: StageContext) -> CorrectorStage:
+    c = context
+    return build_corrector(c.name, c.settings, c.training, c.tasks, c.seed, c.parents, c.checksums)
+
+
+def _distilled(context: StageContext) -> DistilledStage:
+    return build_distilled(context.name, context.settings, context.training, context.parents, context.checksums)
+
+
+STAGES = Registry[StageKind](
+    "kind of stage",
+    {
+        "operator": StageKind("operator", operator_settings, _operator),
+        "codec": StageKind("codec", lambda given: CodecStageSettings, _codec, predicts=False),
+        "corrector": StageKind("corrector", lambda given: CorrectorSettings, _corrector),
+        "distilled": StageKind("distilled", lambda given: DistilledSettings, _distilled),
+    },
+)
 
 
 def register_stage(kind: StageKind) -> StageKind:

@@ -250,7 +250,7 @@ class OperatorModel(nn.Module):
                 f"{frame.grid.shape} points of {frame.grid.extent}; bring them there (`Simulator.rollout` does)"
             )
         if key not in self._geometries:
-            with _kept():
+            with kept():
                 self._geometries[key] = Geometry.build(
                     frame, partial(self.architecture.tables, task), like.device, like.dtype, self.position_modes
                 )
@@ -261,7 +261,7 @@ class OperatorModel(nn.Module):
         key = (task, like.device, like.dtype)
         if key not in self._fixed:
             values = fixed_conditions(self.tasks[task], self.frames[task])
-            with _kept():
+            with kept():
                 self._fixed[key] = {name: like.new_tensor(value) for name, value in values.items()}
         return self._fixed[key]
 
@@ -297,7 +297,7 @@ PDET_STACK = _architecture("pdet_stack", PdetStackSettings)
 PDET_UNET = _architecture("pdet_unet", PdetUnetSettings)
 
 
-def _kept() -> AbstractContextManager[Any]:
+def kept() -> AbstractContextManager[Any]:
     """Within, tensors are made that autograd may use later, also where inference mode is on now."""
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 

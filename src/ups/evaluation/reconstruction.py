@@ -1,0 +1,58 @@
+"""What a codec loses of the test set's fields, beside what as many principal components of the training fields lose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ups.data.sources import Source
+from ups.metrics import BANDS, nrmse, spectral_error
+from ups.metrics.layout import Fields
+from ups.models.codec import Codec
+from ups.models.saved import TrainedTask
+from ups.rollout.predict import read_all
+from ups.track.jsonl import plain
+
+TRAINED, TESTED, FRAMES = 256, 64, 4096
+"""At most so many trajectories, and training frames, are looked at."""
+
+
+@torch.no_grad()
+def reconstruction(codec: Codec, learned: TrainedTask, source: Source, view: str) -> dict[str, Any]:
+    """Of a view on the grid that the codec was trained on: {"numbers", "of", "nrmse": {"codec", "pca"}, "spectral_low":
+    …}, the numbers of a latent and of a field, and errors in physical units, means over frames.
+    """
+    task, normaliser = learned.spec.name, learned.normaliser
+    truth = read_all(source.tests[view], TESTED).values
+    fields = normaliser.normalise(truth).flatten(0, 1)
+    like = next(codec.parameters())
+    decoded = torch.cat([codec.decode(task, codec.encode(task, part.to(like))).cpu() for part in fields.split(1024)])
+    numbers = codec.numbers[task] * torch.Size(codec.frames[task].latent_shape).numel()
+    known = normaliser.normalise(read_all(source.train, TRAINED).values).flatten(0, 1)
+    known = known[torch.linspace(0, len(known) - 1, min(FRAMES, len(known))).round().long()]
+    found = {"codec": decoded, "pca": principal(known, fields, numbers)}
+    physical = {
+        who: normaliser.physical(values.to(truth)).unflatten(0, truth.shape[:2]) for who, values in found.items()
+    }
+    return {"numbers": numbers, "of": fields[0].numel()} | _errors(physical, truth)
+
+
+def principal(
+    known: Float[Tensor, "K *space C"], fields: Float[Tensor, "N *space C"], numbers: int
+) -> Float[Tensor, "N *space C"]:
+    """The fields in the span of the mean and of so many principal components of the known ones, or all there are."""
+    mean = known.double().mean(0)
+    rows = torch.linalg.svd((known - mean).flatten(1).double(), full_matrices=False)[2][:numbers]
+    inside = (fields - mean).flatten(1).double() @ rows.T @ rows
+    return (inside.view_as(fields) + mean).to(fields)
+
+
+def _errors(found: dict[str, Fields], truth: Fields) -> dict[str, Any]:
+    bands = {f"spectral_{band}": i for i, (band, _, _) in enumerate(BANDS)}
+    entries = {"nrmse": {who: plain(nrmse(values, truth).mean()) for who, values in found.items()}}
+    for name, i in bands.items():
+        entries[name] = {who: plain(spectral_error(values, truth)[..., i].mean()) for who, values in found.items()}
+    return entries

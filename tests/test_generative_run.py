@@ -1,0 +1,191 @@
+"""`ups run generative`, made small: every stage stands on those before it, and an ensemble is judged as one."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ups
+from ups import pipeline
+from ups.errors import Stopped, UserError
+from ups.pipeline.config import load_run
+from ups.training.restore import restored
+from ups.training.trainer import Trainer
+
+TASK = "kuramoto_sivashinsky"
+SMALLER = [
+    f"tasks.{TASK}.make.trajectories=20",
+    f"tasks.{TASK}.make.settings.points=32",
+    f"tasks.{TASK}.make.settings.frames=7",
+    f"tasks.{TASK}.make.settings.duration=6.0",
+    f"tasks.{TASK}.make.settings.warm_up=20.0",
+    *(f"stages.{stage}.{size}" for stage in ("operator", "codec", "corrector") for size in ("width=8", "depth=1")),
+    "stages.corrector.horizon=2",
+    "stages.corrector.steps=1",
+    *(f"stages.{stage}.training.steps=10" for stage in ("codec", "corrector", "distilled")),
+    "training.steps=20",
+    "training.validate_every=10",
+    "evaluation.members=3",
+    "evaluation.resamples=100",
+    "evaluation.solved=0",
+    "data.workers=1",
+    "runtime.threads=1",
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("generative")
+    pipeline.run("generative", SMALLER, runs)
+    return runs / "generative"
+
+
+@pytest.fixture
+def copied(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "generative")
+
+
+def train_again(directory: Path, *overrides: str) -> None:
+    pipeline.train("generative", [*SMALLER, *overrides], directory.parent)
+
+
+def weights_of(directory: Path, stage: str) -> dict[str, Any]:
+    return restored(directory / "stages" / stage).trainable().state_dict()
+
+
+def written(directory: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in (directory / "stages").rglob("*.safetensors")}
+
+
+def u0(count: int = 1) -> torch.Tensor:
+    x = 2 * math.pi * (torch.arange(32) + 0.5) / 32
+    return torch.stack([torch.sin((i + 1) * x) for i in range(count)])[..., None]
+
+
+def test_every_predictor_stands_in_the_metrics_under_its_own_name_beside_cheap_ensembles(whole: Path) -> None:
+    metrics = json.loads((whole / "metrics.json").read_text())
+    assert metrics["state"] == "finished" and metrics["model"] == "distilled"
+    rollout = metrics["tasks"][TASK]["rollout"]
+    everybody = {"operator", "corrector", "distilled", "persistence"}
+    for name in ("crps", "energy_score", "mean_nrmse", "coverage_50", "coverage_90", "spread_skill"):
+        found = rollout[name]
+        assert {*everybody, "dressed", "perturbed"} <= found.keys() and found["model"] == found["distilled"]
+        assert found["ci95"][0] <= found["model"] <= found["ci95"][1]
+    assert everybody <= rollout["nrmse"].keys() and "dressed" not in rollout["nrmse"]
+    assert rollout["energy_score"]["operator"] == pytest.approx(rollout["nrmse"]["operator"])  # one member
+    assert rollout["spread_skill"]["operator"] == rollout["coverage_90"]["operator"] == 0
+    assert rollout["spread_skill"]["distilled"] > 0 and rollout["crps"]["corrector"] != rollout["crps"]["distilled"]
+    assert "codec" not in [shown["name"] for shown in metrics["predictors"]]
+
+
+def test_the_codecs_floor_is_told_beside_principal_components(whole: Path) -> None:
+    floor = json.loads((whole / "metrics.json").read_text())["reconstruction"]["codec"][TASK]
+    assert floor["of"] == 32 and floor["numbers"] == 4
+    assert 0 < floor["nrmse"]["pca"] < 1 and floor["nrmse"]["codec"] > 0 and "spectral_low" in floor
+
+
+def test_the_report_draws_ensembles(whole: Path) -> None:
+    page = html.unescape((whole / "report.html").read_text())
+    assert "<h3>Ensembles</h3>" in page and "CRPS" in page and "principal components" in page
+
+
+def test_members_come_in_one_batch_and_differ_and_a_seed_gives_them_again(whole: Path) -> None:
+    sim = ups.load(whole)
+    result = sim.rollout(u0(2), steps=3, members=5, seed=1)
+    assert result.values.shape == (5, 2, 3, 32, 1) and result.members is result.values
+    assert float(result.values.std(0).mean()) > 0
+    assert torch.equal(result.values, sim.rollout(u0(2), steps=3, members=5, seed=1).values)
+    assert not torch.equal(result.values, sim.rollout(u0(2), steps=3, members=5, seed=2).values)
+    torch.testing.assert_close(result.mean, result.values.mean(0))
+    torch.testing.assert_close(result.quantile(0.5), result.values.median(0).values)
+    torch.testing.assert_close(result.values.mean(-2), torch.zeros(5, 2, 3, 1), atol=1e-5, rtol=0)  # conserved
+
+
+def test_a_rollout_of_one_leaves_chance_out(whole: Path) -> None:
+    sim = ups.load(whole)
+    one = sim.rollout(u0(), steps=3)
+    assert torch.equal(one.values, sim.rollout(u0(), steps=3, seed=7).values)
+    assert one.members.shape == (1, *one.values.shape) and torch.equal(one.mean, one.values)
+
+
+@pytest.mark.parametrize("members", [0, 10**6, 2.5])
+def test_a_number_of_members_that_makes_no_sense_is_refused(whole: Path, members: Any) -> None:
+    with pytest.raises(UserError, match="members is"):
+        ups.load(whole).rollout(u0(), steps=1, members=members)
+
+
+def test_what_is_finished_is_skipped_and_a_stage_is_trained_again_alone(copied: Path) -> None:
+    before = written(copied)
+    train_again(copied)
+    assert written(copied) == before
+    kept = weights_of(copied, "distilled")
+    shutil.rmtree(copied / "stages" / "distilled")
+    train_again(copied)
+    after = written(copied)
+    assert {path for path in before if "distilled" not in path} <= {p for p in after if after[p] == before.get(p)}
+    again = weights_of(copied, "distilled")
+    assert all(torch.equal(kept[name], again[name]) for name in kept)
+
+
+def test_a_stage_that_was_stopped_goes_on_as_if_it_had_not_been(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {stage: weights_of(copied, stage) for stage in ("corrector", "distilled")}
+    for stage in wanted:
+        shutil.rmtree(copied / "stages" / stage)
+    step = Trainer.step
+
+    def interrupted(trainer: Trainer) -> Any:
+        if trainer.stage.name == "corrector" and trainer.state.step == 6:
+            signal.raise_signal(signal.SIGINT)
+        return step(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        with pytest.raises(Stopped, match=r"step 7 of 10 is saved"):
+            train_again(copied)
+    train_again(copied)
+    for stage, weights in wanted.items():
+        again = weights_of(copied, stage)
+        assert all(torch.equal(weights[name], again[name]) for name in weights), stage
+
+
+def test_an_operator_trained_further_after_its_corrector_is_refused(copied: Path) -> None:
+    with pytest.raises(UserError, match="stands on operator as it is now"):
+        train_again(copied, "stages.operator.training={steps: 25}")
+
+
+def test_a_codec_of_another_run_is_refused(copied: Path) -> None:
+    shutil.rmtree(copied / "stages" / "codec")
+    shutil.copytree(copied / "stages" / "operator", copied / "stages" / "codec")
+    with pytest.raises(UserError, match="another codec than the one in"):
+        ups.load(copied)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["stages.corrector.on=[operator]"], "one of each"),
+        (["stages.distilled.on=[operator]"], "distils one corrector"),
+    ],
+)
+def test_what_a_stage_cannot_stand_on_is_refused(whole: Path, tmp_path: Path, overrides: list[str], told: str) -> None:
+    directory = shutil.copytree(whole, tmp_path / "generative")
+    for stage in ("corrector", "distilled"):
+        if any(stage in override for override in overrides):
+            shutil.rmtree(directory / "stages" / stage)
+    with pytest.raises(UserError, match=told):
+        train_again(directory, *overrides)
+
+
+def test_a_run_whose_last_stage_predicts_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "alone.yaml"
+    path.write_text("tasks: {advection: {make: {equation: advection, trajectories: 20}}}\nstages: {codec: {}}\n")
+    with pytest.raises(UserError, match="predicts nothing"):
+        load_run(path, [])
