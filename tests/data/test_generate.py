@@ -104,8 +104,8 @@ def test_a_file_that_came_in_the_meantime_is_not_overwritten(tmp_path):
 
 
 def test_a_layout_that_is_not_known_and_a_gpu_that_is_not_there_are_said_before_any_work(tmp_path):
-    with pytest.raises(UserError, match="no layout 'netcdf'"):
-        generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", layout="netcdf")
+    with pytest.raises(UserError, match="no layout 'netcdf5'"):
+        generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", layout="netcdf5")
     with pytest.raises(UserError, match="the GPUs here are"):
         generate(ADVECTION, 4, 0, tmp_path / "a.hdf5", device="cuda:99")
     with pytest.raises(UserError, match="use cpu, cuda"):

@@ -308,7 +308,7 @@ def test_a_damaged_chunk_is_named_when_it_is_read(tmp_path):
 
 
 def test_a_grouped_file_of_an_unknown_task_asks_for_it(tmp_path):
-    with pytest.raises(UserError, match="pass task="):
+    with pytest.raises(UserError, match=r"say it \(--task, or task=\)"):
         open_dataset(grouped_file(tmp_path / "mine.h5", end=7.0))
     with pytest.raises(UserError, match=r"holds 2 fields in 2 dimensions, but task 'shallow_water' has 1 in 2"):
         open_dataset(grouped_file(tmp_path / "other.h5"), "shallow_water")

@@ -187,7 +187,7 @@ def test_missing_truncated_and_foreign_files_are_told_apart(tmp_path):
 
 def test_a_file_that_does_not_say_its_task_asks_for_it(tmp_path):
     path = published(tmp_path / "mystery.hdf5")
-    with pytest.raises(UserError, match="pass task="):
+    with pytest.raises(UserError, match=r"say it \(--task, or task=\)"):
         TensorFile(path)
     with pytest.raises(UserError, match="parameter 'beta'"):
         TensorFile(path, task="advection")

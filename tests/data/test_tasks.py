@@ -77,7 +77,7 @@ def test_an_unknown_task_names_the_nearest():
         ({"history": True}, "history is True; give a number"),
         ({"channels": "temperature"}, "channels is 'temperature'; it should be a valid list"),
         ({"channels": [{"name": "u", "transfrom": "log"}]}, "did you mean 'transform'"),
-        ({"channels": [{"name": "u", "transform": "exp"}]}, "'exp'; it should be 'identity' or 'log'"),
+        ({"channels": [{"name": "u", "transform": "exp"}]}, "'exp'; it should be 'identity', 'log' or 'standardised'"),
         ({"channels": [{"transform": "log"}]}, "give channels.0.name"),
         ({"boundary": "perodic"}, "kind is 'perodic'; it should be 'periodic', 'value'"),
         ({"boundary": ["periodic"]}, "boundary names 1 axes"),

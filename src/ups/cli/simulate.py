@@ -62,11 +62,13 @@ def simulate(
         if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
             why = "exists" if path.exists() else "is in a folder that is not there"
             raise UserError(f"{path} {why}; choose another {option}")
-    from ups.data.open import open_dataset
     from ups.simulator import load
 
-    fields, grid, named = _archived(start), None, None
-    dataset = open_dataset(start) if fields is None else None
+    fields, grid, named, dataset = _archived(start), None, None, None
+    if fields is None:
+        from ups.data.open import open_dataset  # which knows all formats
+
+        dataset = open_dataset(start)
     sim = load(run)
     if dataset is not None:
         fields, grid, named = _from_data(sim, dataset, str(start), task, trajectory)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations import Equation
-from ups.equations.base import Static, balance
 from ups.metrics.layout import Fields
+
+if TYPE_CHECKING:  # who only simulates does not wait for the solvers
+    from ups.equations import Equation
 
 
 def balance_error(
@@ -20,7 +22,7 @@ def balance_error(
     times: Float[Tensor, "N T"],
     equation: Equation,
     parameters: Mapping[str, Float[Tensor, " N"]],
-    static: Static,
+    static: Mapping[str, Float[Tensor, "N *space"]],
 ) -> Float[Tensor, "N C"]:
     """‖u(t₁) − u(t₀) − ∫ rate dt‖ / ‖change of the truth‖, norms over the steps between frames and over space.
 
@@ -28,6 +30,8 @@ def balance_error(
     compare predictions with it. Of a steady equation it is ‖residual‖ / ‖residual of zero‖. Each sample is judged by
     the equation at its own parameters.
     """
+    from ups.equations.base import balance
+
     ratios = []
     for i in range(len(prediction)):
         own = {name: float(values[i]) for name, values in parameters.items() if name in equation.named}

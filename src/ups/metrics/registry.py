@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.equations import Equation
 from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.metrics.balance import balance_error
@@ -25,6 +25,9 @@ from ups.metrics.correlation import correlation_time
 from ups.metrics.errors import boundary_rmse, conserved_rmse, max_error, nrmse, relative_l2, vrmse
 from ups.metrics.layout import Fields, Mask
 from ups.metrics.spectra import BANDS, spectral_error
+
+if TYPE_CHECKING:  # who only simulates does not wait for the solvers
+    from ups.equations import Equation
 
 ENSEMBLES = ("crps", "energy_score", "mean_nrmse", "coverage_50", "coverage_90", "spread_skill")
 DERIVED = ("nrmse_median", "nrmse_pooled", "half_steps", *ENSEMBLES)

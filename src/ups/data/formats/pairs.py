@@ -130,20 +130,24 @@ def _load(path: Path) -> Mapping[str, Any]:
     return loaded
 
 
+def _names(content: io.BytesIO) -> list[str]:
+    """What an archive holds; nothing, where it is none or a damaged one."""
+    try:
+        with zipfile.ZipFile(content) as archive:
+            return archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError):
+        return []
+
+
 def _holds_arrays(content: io.BytesIO) -> bool:
-    if not zipfile.is_zipfile(content):
-        return False
-    with zipfile.ZipFile(content) as archive:
-        return all(name.endswith(".npy") for name in archive.namelist())
+    names = _names(content)
+    return bool(names) and all(name.endswith(".npy") for name in names)
 
 
 def holds_pairs(path: Path) -> bool:
     """Whether an archive is one of pairs: of NumPy's, one of x and y alone; torch's own are not looked into."""
     content = io.BytesIO(read_bytes(path))
-    if not _holds_arrays(content):
-        return True
-    with zipfile.ZipFile(content) as archive:
-        return {*archive.namelist()} - {f"{ATTRIBUTE}.npy"} == {"x.npy", "y.npy"}
+    return not _holds_arrays(content) or {*_names(content)} - {f"{ATTRIBUTE}.npy"} == {"x.npy", "y.npy"}
 
 
 def _fields(arrays: Mapping[str, Any], name: str, path: Path) -> Float[Tensor, "N X Y"]:

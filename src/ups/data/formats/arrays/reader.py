@@ -117,7 +117,10 @@ def open_arrays(path: str | Path, task: str | TaskSpec | None = None, **told: An
         told["channels"] = spec.channel_names
     found = understood(contents, Told(**told), name or contents.stem)
     if not found.timed:
-        raise UserError(f"{path} does not say its times; give dt (--dt)")
+        held = ", ".join(contents.arrays)
+        raise UserError(
+            f"{path} holds {held} in none of the published layouts, and does not say its times; give dt (--dt)"
+        )
     return Arrays(found, contents.source)
 
 
