@@ -48,7 +48,7 @@ def test_fault_41_sigstop_for_a_while_restarts_nothing(place, long_reference, ma
 
 
 def test_fault_41_cores_that_others_keep_busy_restart_nothing(place, long_reference, matrix):
-    processes = keep_busy(6 * len(os.sched_getaffinity(0)), 100)
+    processes = keep_busy(6 * len(os.sched_getaffinity(0)), 1e6)
     try:
         job = start(place, "busy", *LONG)
         undisturbed(job, long_reference)
