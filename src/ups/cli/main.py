@@ -22,6 +22,7 @@ from ups.cli.finetune import finetune
 from ups.cli.fit import fit
 from ups.cli.operations import check, clean, compare, runs, sweep, watch
 from ups.cli.run import evaluate, explain, export, report, run, train
+from ups.cli.serve import serve
 from ups.cli.simulate import simulate
 from ups.cli.store import build, verify
 from ups.cli.streams import outlast_readers
@@ -49,7 +50,7 @@ app.add_typer(data, name="data")
 store = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(store, name="store")
 
-for command in (run, fit, train, finetune, evaluate, report, simulate, export, explain, bench):
+for command in (run, fit, train, finetune, evaluate, report, simulate, serve, export, explain, bench):
     app.command()(command)
 for command in (check, runs, compare, watch, clean, sweep):
     app.command()(command)

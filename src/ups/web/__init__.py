@@ -1,0 +1,1 @@
+"""A trained run over HTTP: rollouts for programs, the playground for people."""
