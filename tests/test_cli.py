@@ -28,6 +28,7 @@ COMMANDS = [
     "evaluate",
     "report",
     "simulate",
+    "serve",
     "export",
     "explain",
     "bench",
@@ -123,6 +124,7 @@ def test_every_command_is_in_this_list():
         (["data", "make", "advection", "--out", "x", "--set", "beta=fast"], "error: advection: beta is 'fast'"),
         (["data", "make", "heat", "--plugin", "nowhere.py"], "error: there is no plugin nowhere.py"),
         (["store", "verify", "nowhere"], "error: nowhere holds no store"),
+        (["serve", "run", "--host", "0.0.0.0"], "error: host 0.0.0.0 can be reached by others; set a token"),
         (["simulate", "run", "in", "--out", "x.npz", "--steps", "3", "--times", "1"], "error: give --steps or --times"),
         (["simulate", "run", "in", "--out", "x.npz", "--steps", "3"], "error: in is not there"),
         (
