@@ -6,6 +6,7 @@
 Names are imported when first used, so that `import ups` and `ups --help` do not wait for torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from ups.training.kinds import register_stage as register_stage
 
     __version__: str
+
+if sys.platform == "win32":
+    raise ImportError(
+        "UPS does not run on Windows itself: it locks, replaces and signals as POSIX systems do; use it in WSL 2"
+    )
 
 PUBLIC = {
     "Simulator": "ups.simulator",

@@ -52,9 +52,17 @@ def load(run: str | Path, device: str | torch.device = "cpu", capture: bool = Tr
     On a GPU its steps are replayed as CUDA graphs, unless `capture` is false.
     """
     how = RuntimeConfig(capture="auto" if capture else "off")
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device is {str(device)!r}, but torch finds no GPU here; leave device out to use the CPU")
+    _check_device(device)
     return Simulator(restored(stage_folder(Path(run)), how).predictor().to(device), Path(run))
+
+
+def _check_device(device: str | torch.device) -> None:
+    why = {
+        "cuda": None if torch.cuda.is_available() else "torch finds no GPU here",
+        "mps": "Apple's GPUs have no float64, in which a step scales its lead time",
+    }.get(torch.device(device).type)
+    if why is not None:
+        raise UserError(f"device is {str(device)!r}, but {why}; leave device out to use the CPU")
 
 
 class Simulator:
@@ -102,6 +110,8 @@ class Simulator:
 
     def to(self, where: torch.device | torch.dtype | str) -> Simulator:
         """Move to a device, or compute in another precision."""
+        if not isinstance(where, torch.dtype):
+            _check_device(where)
         self.predictor.to(where)
         return self
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import resource
 import shutil
+import sys
 from pathlib import Path
+
+from ups.errors import UserError
 
 SHARED_MEMORY = 64 * 2**20
 """Bytes of /dev/shm that NCCL may use for each rank of a node."""
 DESCRIPTORS = 1024
+
+
+def refuse_other_systems() -> None:
+    if sys.platform != "linux":
+        raise UserError(
+            "training and evaluation run on Linux alone, whose scheduler and /proc they ask; load what was trained "
+            "elsewhere with ups.load, or train in a container or a virtual machine"
+        )
 
 
 def preflight(cuda: bool, ranks: int) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from ups.distributed.faults.cuda_errors import cuda_errors
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.distributed.faults.watchdog import watching
 from ups.distributed.launch.outcome import supervised
-from ups.distributed.runtime.preflight import left_idle, preflight
+from ups.distributed.runtime.preflight import left_idle, preflight, refuse_other_systems
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.signals import StopFlag, stoppable
 from ups.errors import GaveUp, Stopped, UserError
@@ -117,6 +117,7 @@ class Runtime:
     @classmethod
     @contextmanager
     def start(cls, config: RuntimeConfig, seed: int, directory: Path | None = None) -> Iterator[Runtime]:
+        refuse_other_systems()
         ranks = Ranks.read()
         cuda = wants_cuda(config)
         if ranks.launched:
