@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ups.simulator import Simulator as Simulator
     from ups.simulator import load as load
     from ups.training.kinds import register_stage as register_stage
+    from ups.web.client import connect as connect
 
     __version__: str
 
@@ -35,6 +36,7 @@ if sys.platform == "win32":
 PUBLIC = {
     "Simulator": "ups.simulator",
     "TaskSpec": "ups.fields",
+    "connect": "ups.web.client",
     "finetune": "ups.pipeline.finetune",
     "fit": "ups.pipeline.fit",
     "generate": "ups.data.generate.make",
@@ -52,6 +54,7 @@ __all__ = [
     "Simulator",
     "TaskSpec",
     "__version__",
+    "connect",
     "finetune",
     "fit",
     "generate",

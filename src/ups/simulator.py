@@ -13,27 +13,26 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
-from ups.models.predictor import Predictor, State, Target
+from ups.models.predictor import Predictor
 from ups.models.saved import TrainedTask
 from ups.rollout.domain import cells_of, check_named, inside_of, with_domain
 from ups.rollout.places import grid_like, query_points
-from ups.rollout.predict import advance
+from ups.rollout.question import Question, answer
 from ups.rollout.result import Rollout as Rollout
 from ups.rollout.schedule import Schedule, exact, regular, uneven
-from ups.rollout.trust import departures, span, untrained
+from ups.rollout.trust import span, untrained
 from ups.training.restore import restored, stage_folder
 
 FAR = 0.1
@@ -150,6 +149,42 @@ class Simulator:
           `quantile(share)`; `seed` says which ones. Those of a model without chance are all the same. Of one, what
           chance there is, is left out.
         """
+        return answer(
+            self.predictor,
+            self.question(
+                u0,
+                steps,
+                times,
+                conditions,
+                at,
+                task=task,
+                dt=dt,
+                grid=grid,
+                members=members,
+                seed=seed,
+                forcings=forcings,
+                mask=mask,
+            ),
+        )
+
+    def question(
+        self,
+        u0: Tensor | np.ndarray | Trajectory | None = None,
+        steps: int | None = None,
+        times: Sequence[float] | Tensor | None = None,
+        conditions: Mapping[str, Any] | Conditions | None = None,
+        at: Tensor | np.ndarray | None = None,
+        *,
+        task: str | None = None,
+        dt: float | None = None,
+        grid: Grid | None = None,
+        members: int = 1,
+        seed: int = 0,
+        forcings: Mapping[str, Any] | None = None,
+        mask: Tensor | np.ndarray | None = None,
+        most_steps: int = MOST_STEPS,
+    ) -> Question:
+        """What `rollout` is asked, checked but not computed yet (`rollout.question`)."""
         conditions = u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions
         if isinstance(conditions, Conditions):
             forcings, mask = forcings or conditions.forcings, conditions.mask if mask is None else mask
@@ -176,44 +211,15 @@ class Simulator:
         if not isinstance(members, int) or not 1 <= members <= MOST_MEMBERS:
             raise UserError(f"members is {members!r}; give a whole number from 1 to {MOST_MEMBERS}, of each seed")
         of = self._conditions(learned, given, frames, grid)
-        schedule = None if learned.spec.steady else self._schedule(learned, steps, times, dt, notes)
+        if learned.spec.steady and (steps is not None or times is not None):
+            raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
+        schedule = None if learned.spec.steady else self._schedule(learned, steps, times, dt, notes, most_steps)
         leads = [] if schedule is None else [lead for lead, count in schedule.runs for _ in range(count)]
         of = with_domain(of, learned.spec, forcings or {}, domain, leads, frames, grid)
-        if schedule is None:
-            if steps is not None or times is not None:
-                raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
-            state = self.predictor.start(name, frames, of, grid)
-            (solution,) = self._decoded(state, [None], target, members, seed)
-            values, when = solution[:, None], torch.zeros(1, dtype=torch.float64)
-            notes += departures(learned, values, of.mask)
-        else:
-            state = self.predictor.start(name, frames, of, grid)
-            first = torch.cat([self.predictor.decode(state, target)] * members)
-            after = self._decoded(state, schedule.leads(state.history), target, members, seed)
-            states, when = torch.stack([first, *after], 1), schedule.when
-            notes += departures(learned, states, of.mask)  # also of steps that are not wanted
-            values = schedule.read(states)
-        values = values.unflatten(0, (members, -1))
-        values = values if batched else values[:, 0]
-        values = values if members > 1 else values[0]
-        units = learned.spec.units
-        return Rollout(values, when, learned.spec.channel_names, name, tuple(notes), target, units, members)
-
-    def _decoded(
-        self,
-        state: State,
-        leads: Iterable[Float[Tensor, " B"] | None],
-        target: Target,
-        members: int,
-        seed: int,
-    ) -> Iterator[Float[Tensor, "B *points C"]]:
-        """The states that follow, all members in one batch."""
-        for after in advance(self.predictor, state, leads, members if members > 1 else None, seed):
-            values = self.predictor.decode(after, target)
-            yield values if members == 1 else values.flatten(0, 1)
+        return Question(learned, frames, of, grid, target, schedule, members, seed, batched, tuple(notes))
 
     def _schedule(
-        self, learned: TrainedTask, steps: int | None, times: Any, dt: float | None, notes: list[str]
+        self, learned: TrainedTask, steps: int | None, times: Any, dt: float | None, notes: list[str], most: int
     ) -> Schedule:
         if (steps is None) == (times is None):
             raise UserError("say how far to go with either steps=N or times=[...] (--steps N or --times T,T,...)")
@@ -227,16 +233,18 @@ class Simulator:
         if not 0 < step < math.inf:
             raise UserError(f"dt is {step}; give a positive time")
         if steps is not None:
-            if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
-                raise UserError(f"steps is {steps!r}; give a whole number from 1 to {MOST_STEPS:,}")
+            if not isinstance(steps, int) or not 1 <= steps <= most:
+                raise UserError(f"steps is {steps!r}; give a whole number from 1 to {most:,}")
+            if step * steps == math.inf:
+                raise UserError(f"dt is {step:g}; {steps:,} steps of it reach no time that is a number")
             notes += untrained(learned, step)
             return regular(step, torch.arange(1, steps + 1, dtype=torch.float64) * step)
         when = torch.as_tensor(times, dtype=torch.float64).reshape(-1)
         if len(when) == 0 or float(when.min()) < 0 or bool((when.diff() <= 0).any()) or not bool(when.isfinite().all()):
             raise UserError("times must be increasing, finite and not negative, with at least one of them")
-        if (needed := float(when[-1]) / step) > MOST_STEPS:
+        if (needed := float(when[-1]) / step) > most:
             raise UserError(
-                f"time {float(when[-1]):g} is {needed:.3g} steps of {step:g} away; a rollout has at most {MOST_STEPS:,}"
+                f"time {float(when[-1]):g} is {needed:.3g} steps of {step:g} away; a rollout has at most {most:,}"
             )
         if learned.spec.dt is None and dt is None:
             schedule = uneven(learned.leads, when)

@@ -160,6 +160,16 @@ class Rollout:
                 made[name].attrs["units"] = self.units[str(name)]
         return made
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What `save` writes into an archive, by name."""
+        found = {"values": self.values.detach().cpu().numpy(), "times": self.times.numpy()}
+        found |= {"channels": np.array(self.channels), "warnings": np.array(self.warnings, dtype=str)}
+        if isinstance(self.where, Grid):
+            found |= {axis: p.numpy() for axis, p in zip(AXES, self.where.positions, strict=False)}
+        elif self.where is not None:
+            found["points"] = self.where.numpy()
+        return found
+
     def save(self, path: str | Path) -> Path:
         """As netCDF (`.nc`, of values on a grid; members and starts along one axis), or as arrays (`.npz`)."""
         path = Path(path)
@@ -170,14 +180,8 @@ class Rollout:
                 f"{path} {'exists' if path.exists() else 'is in a folder that is not there'}; choose another"
             )
         if path.suffix == ".npz":
-            found = {"values": self.values.detach().cpu().numpy(), "times": self.times.numpy()}
-            found |= {"channels": np.array(self.channels), "warnings": np.array(self.warnings, dtype=str)}
-            if isinstance(self.where, Grid):
-                found |= {axis: p.numpy() for axis, p in zip(AXES, self.where.positions, strict=False)}
-            elif self.where is not None:
-                found["points"] = self.where.numpy()
             content = io.BytesIO()
-            np.savez(content, **found)  # pyright: ignore[reportArgumentType]
+            np.savez(content, **self.arrays())  # pyright: ignore[reportArgumentType]
             write(path, content.getbuffer())
             return path
         self._write_netcdf(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,18 +12,22 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ups.errors import UserError
 from ups.simulator import Simulator
+from ups.web.counters import Counters
 from ups.web.guard import Guard, refusal
 from ups.web.queue import Full, Queue
+from ups.web.rollouts import Rollouts
 from ups.web.settings import ServerSettings
 
 
 def application(sim: Simulator, settings: ServerSettings) -> Starlette:
-    queue = Queue(settings)
+    counters = Counters()
+    queue = Queue(sim.predictor, settings, counters)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -36,7 +40,16 @@ def application(sim: Simulator, settings: ServerSettings) -> Starlette:
     async def tasks(request: Request) -> Response:
         return JSONResponse(described(sim))
 
-    routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/v1/tasks", tasks)]
+    async def metrics(request: Request) -> Response:
+        now = {"ups_places": queue.places, "ups_held_bytes": queue.held}
+        return PlainTextResponse(counters.text(now), media_type="text/plain; version=0.0.4")
+
+    routes: list[BaseRoute] = [
+        Route("/healthz", healthz),
+        Route("/metrics", metrics),
+        Route("/v1/tasks", tasks),
+        Route("/v1/rollout", Rollouts(sim, queue, settings, counters), methods=["POST"]),
+    ]
     if find_spec("ups.web.play") is not None:
         routes += import_module("ups.web.play").routes(sim, queue)
     else:
@@ -45,12 +58,29 @@ def application(sim: Simulator, settings: ServerSettings) -> Starlette:
             return HTMLResponse("<!doctype html><title>UPS</title><p>This server has no page yet.</p>")
 
         routes.append(Route("/", front))
+    paths = {route.path for route in routes if isinstance(route, Route) and "{" not in route.path}
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, settings=settings)],
+        middleware=[Middleware(Counted, counters=counters, paths=paths), Middleware(Guard, settings=settings)],
         exception_handlers={HTTPException: _refused, UserError: _mistaken, Full: _full, Exception: _failed},
         lifespan=lifespan,
     )
+
+
+class Counted:
+    """Counts answers by path and status; paths that there are not count as one."""
+
+    def __init__(self, app: ASGIApp, counters: Counters, paths: Set[str]) -> None:
+        self.app, self.counters, self.paths = app, counters, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                path = scope["path"] if scope["path"] in self.paths else "other"
+                self.counters.answered[path, message["status"]] += 1
+            await send(message)
+
+        await self.app(scope, receive, send_counted if scope["type"] == "http" else send)
 
 
 def described(sim: Simulator) -> dict[str, Any]:

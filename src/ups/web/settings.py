@@ -40,7 +40,7 @@ class ServerSettings(Strict):
     values: Positive = Field(default=2**24, description="Numbers in an answer.")
     json_values: Positive = Field(default=2**20, description="Numbers in an answer in JSON.")
     queue: Positive = Field(default=256, description="Requests that are waiting or computed at a time.")
-    held: Positive = Field(default=2**28, description="Numbers in the answers of all those requests.")
+    held: Positive = Field(default=2**31, description="Bytes of all those requests and their answers.")
     connections: Positive = 1024
     seconds: PositiveFloat = Field(default=120.0, description="For an answer, from when the request is there.")
     patience: PositiveFloat = Field(

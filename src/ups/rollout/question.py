@@ -1,0 +1,124 @@
+"""A rollout that was checked, and its computing: alone, or with others like it in one batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ups.fields import Conditions, Grid
+from ups.models.predictor import Predictor, Target
+from ups.models.saved import TrainedTask
+from ups.rollout.predict import advance
+from ups.rollout.result import Rollout
+from ups.rollout.schedule import Schedule
+from ups.rollout.trust import departures
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """`frames` are (B, T, *space, C) on `grid`, `batched` says whether they came with B; `schedule` is None of a steady
+    task; values are wanted at `target`; `notes` are what is to be warned of already.
+    """
+
+    learned: TrainedTask
+    frames: Tensor
+    conditions: Conditions
+    grid: Grid
+    target: Target
+    schedule: Schedule | None
+    members: int
+    seed: int
+    batched: bool
+    notes: tuple[str, ...]
+
+    @property
+    def points(self) -> int:
+        """Of a state, where it is wanted."""
+        return math.prod(self.target.shape) if isinstance(self.target, Grid) else len(self.target)
+
+    @property
+    def states(self) -> int:
+        """That are computed and kept until the end, of each sample and member."""
+        return 1 if self.schedule is None else 1 + sum(count for _, count in self.schedule.runs)
+
+    def kind(self) -> Hashable:
+        """Questions of one kind can be computed together: what chance there is depends on the place in a batch."""
+        of = self.conditions
+        return (
+            self.learned.spec.name,
+            tuple(self.frames.shape[1:]),
+            _place(self.grid),
+            _place(self.target),
+            None if self.schedule is None else self.schedule.runs,
+            tuple(tuple(field.shape[1:]) for field in of.forcings.values()),
+            self.members if self.members == 1 else id(self),
+        )
+
+
+def _place(where: Target) -> Hashable:
+    if isinstance(where, Grid):
+        return (where.extent, tuple(p.numpy().tobytes() for p in where.positions))
+    return (tuple(where.shape), where.numpy().tobytes())
+
+
+def answer(predictor: Predictor, question: Question) -> Rollout:
+    """Its rollout, computed at once."""
+    computing = answers(predictor, [question])
+    while True:
+        try:
+            next(computing)
+        except StopIteration as end:
+            return end.value[0]
+
+
+def answers(predictor: Predictor, questions: Sequence[Question]) -> Generator[None, None, list[Rollout]]:
+    """The rollouts of questions of one kind. Pauses after every step, so that others can have their turn or it can be
+    given up.
+    """
+    first = questions[0]
+    name, members, schedule = first.learned.spec.name, first.members, first.schedule
+    frames = _joined([q.frames for q in questions])
+    state = predictor.start(name, frames, _conditions([q.conditions for q in questions]), first.grid)
+    states = [] if schedule is None else [torch.cat([predictor.decode(state, first.target)] * members)]
+    leads = [None] if schedule is None else schedule.leads(state.history)
+    for after in advance(predictor, state, leads, members if members > 1 else None, first.seed):
+        values = predictor.decode(after, first.target)
+        states.append(values if members == 1 else values.flatten(0, 1))
+        yield
+    computed = torch.stack(states, 1).unflatten(0, (members, -1))
+    parts = computed.split([len(q.frames) for q in questions], 1)
+    return [_rollout(question, part) for question, part in zip(questions, parts, strict=True)]
+
+
+def _rollout(question: Question, computed: Tensor) -> Rollout:
+    """Of the states of every member and sample, (M, B, S, *points, C)."""
+    spec, schedule, members = question.learned.spec, question.schedule, question.members
+    states = computed.flatten(0, 1)
+    notes = departures(question.learned, states, question.conditions.mask)  # also of steps that are not wanted
+    when = torch.zeros(1, dtype=torch.float64) if schedule is None else schedule.when
+    values = (states if schedule is None else schedule.read(states)).unflatten(0, (members, -1))
+    values = values if question.batched else values[:, 0]
+    values = values if members > 1 else values[0]
+    warnings = (*question.notes, *notes)
+    return Rollout(values, when, spec.channel_names, spec.name, warnings, question.target, spec.units, members)
+
+
+def _conditions(each: Sequence[Conditions]) -> Conditions:
+    def joined(of: Callable[[Conditions], Mapping[str, float | Tensor]]) -> dict[str, Tensor]:
+        return {name: _joined([torch.as_tensor(of(one)[name]) for one in each]) for name in of(each[0])}
+
+    masks = [one.mask for one in each if one.mask is not None]
+    return Conditions(
+        joined(lambda one: one.parameters),
+        joined(lambda one: one.static),
+        joined(lambda one: one.forcings),
+        _joined(masks) if masks else None,
+    )
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
