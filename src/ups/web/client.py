@@ -36,7 +36,7 @@ def connect(url: str, token: str | None = None, timeout: float = 300.0) -> Remot
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """The token is for this address alone."""
 
-    def redirect_request(self, *args: Any) -> None:
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
         return None
 
 

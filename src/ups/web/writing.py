@@ -41,7 +41,10 @@ def _as_json(rollout: Rollout) -> bytes:
 
 def _plain(array: Shaped[np.ndarray, "..."]) -> list[Any]:
     finite = np.isfinite(array)
-    return array.tolist() if finite.all() else np.where(finite, array.astype(object), None).tolist()
+    if not finite.all():
+        array = array.astype(object)
+        array[~finite] = None
+    return array.tolist()
 
 
 def _as_npz(rollout: Rollout) -> bytes:
