@@ -107,6 +107,24 @@ def test_trajectories_of_several_lengths(tmp_path, capsys):
     assert sim.rollout(u[0, 0], steps=2).values.shape == (2, 16, 1)
 
 
+def test_forcings_a_mask_and_uneven_times_reach_the_model(tmp_path):
+    u = waves((8, 12))
+    times = np.cumsum(RANDOM.uniform(0.05, 0.1, (12, 7)), 1)
+    sea = np.ones((8, 12), bool)
+    sea[2:4, 5:9] = False
+    wind = np.sin(times)
+    told = {"times": times, "forcings": {"wind": wind}, "mask": sea, "lengths": [1.0, 1.5], "boundary": "periodic"}
+    with pytest.raises(UserError, match="uneven='resample'"):
+        fitted(u, tmp_path, **told)
+    sim = fitted(np.where(sea, u, np.nan), tmp_path, uneven="resample", **told)
+    spec = sim.tasks["fit"].spec
+    assert (spec.forcings, spec.masked) == (("wind",), True) and spec.dt is not None
+    steps = (times[:, -1] - times[:, 0]) / 6
+    assert steps.min() - 1e-9 <= spec.dt < steps.max()
+    result = sim.rollout(u[0, 0], steps=2, mask=sea, forcings={"wind": np.ones((8, 12))})
+    assert result.values.shape == (2, 8, 12, 1) and not result.values[:, 2:4, 5:9].any()
+
+
 def test_runs_without_a_name_do_not_get_in_each_others_way(tmp_path):
     first, second = (fitted(waves((16,), count=5), tmp_path, dt=0.1) for _ in range(2))
     assert [sim.run.name for sim in (first, second) if sim.run] == ["fit", "fit-2"]

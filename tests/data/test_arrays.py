@@ -122,6 +122,91 @@ def test_named_arrays_are_fields_times_positions_parameters_and_static_fields():
     ]
 
 
+def test_forcings_have_any_of_the_axes_that_they_need():
+    t, x = np.arange(T) * 0.05, np.arange(32) / 32
+    own = np.sin(2 * np.pi * (x + t[:, None])) * NU[:, None, None]
+    told = {"own": own, "still": own[:, 0], "shared": own[0], "wind": own[0, :, 3], "gusts": own[:, :, 3]}
+    found = taken({"u": RING, "f": own, "t": t}, forcings=["f"])
+    assert (found.header.channels, dict(found.header.forcings)) == (("u",), {"f": True})
+    data = Arrays(taken(RING, dt=0.05, forcings=told), "it")
+    assert dict(data.header.forcings) == {name: name != "still" for name in told}
+    read = data.read([3, 0], slice(2, 5)).forcings
+    assert np.array_equal(read["own"].numpy(), own[[3, 0], 2:5])
+    assert np.array_equal(read["still"].numpy(), own[[3, 0], 0])
+    assert np.array_equal(read["shared"].numpy(), own[[0, 0], 2:5])
+    for row, trajectory in enumerate((0, 0)):
+        assert np.array_equal(read["wind"][row].numpy(), np.repeat(own[trajectory, 2:5, 3, None], 32, 1))
+    assert np.array_equal(read["gusts"][0].numpy(), np.repeat(own[3, 2:5, 3, None], 32, 1))
+    lists = [RING[n, : 4 + n % 3] for n in range(6)]
+    ragged = Arrays(taken(lists, dt=0.05, forcings={"f": [own[n, : len(u)] for n, u in enumerate(lists)]}), "it")
+    assert np.array_equal(ragged.read([4], slice(1, 3)).forcings["f"][0].numpy(), own[2, 3:5])
+
+
+def test_a_mask_lets_the_data_be_nan_outside_and_nowhere_else():
+    land = np.hypot(*np.meshgrid(np.arange(32) - 16, np.arange(24) - 12, indexing="ij")) < 5
+    sea = np.where(land, np.nan, PLANE)
+    for data in (Arrays(taken(sea, mask=~land), "it"), Arrays(taken({"u": sea, "mask": 1.0 - land}), "it")):
+        batch = data.read([2], slice(None))
+        assert data.header.masked and batch.mask is not None and np.array_equal(batch.mask[0].numpy(), ~land)
+        assert np.array_equal(batch.values[0, ..., 0].numpy(), np.nan_to_num(sea[2]))
+    sea[4, 2, 0, 0] = np.nan
+    with pytest.raises(UserError, match=r"trajectory 4 has NaN .* frame 2, point \(0, 0\).*or give a mask"):
+        Arrays(taken(sea, mask=~land), "it").read(range(COUNT), slice(None))
+
+
+def test_uneven_times_stay_with_their_trajectories():
+    times = np.cumsum(RANDOM.uniform(0.5, 1.5, (COUNT, T)), 1)
+    found = taken(RING, times=times)
+    data = Arrays(found, "it")
+    assert data.header.dt is None and "uneven" in said(found)
+    assert np.array_equal(data.read([3, 1], slice(1, 4)).times.numpy(), times[[3, 1], 1:4])
+    same = Arrays(taken({"u": RING, "t": np.arange(T) ** 2}), "it")
+    assert same.header.own_times is None and same.times.tolist() == [n**2 for n in range(T)]
+    lists = [RING[n, : 4 + n % 2] for n in range(6)]
+    pieces = Arrays(taken(lists, times=[times[n, : len(u)] for n, u in enumerate(lists)]), "it")
+    assert np.array_equal(pieces.read([2], slice(None)).times[0].numpy(), times[1, 1:5])
+
+
+def test_an_array_of_200_gb_is_looked_at_without_being_read(tmp_path):
+    shape = (5000, 100, 1000, 100)
+    with (tmp_path / "u.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        file.truncate(file.tell() + 4 * int(np.prod(shape)))  # zeros that take no room on the disk
+    data = open_dataset(tmp_path / "u.npy", dt=0.1)
+    assert data.grid.shape == shape[2:] and len(data) == shape[0]
+    assert not data.read([4999], slice(99, None)).values.any()
+
+
+TABLE = "trajectory,t,x [m],u [K],nu,a\n"
+
+
+def rows_of(lengths: list[int]) -> str:
+    lines = [
+        f"{n},{0.05 * t:.2f},{x / 16},{float(RING[n, t, x])!r},{float(NU[n])!r},{float(RING[n, 0, x])!r}\n"
+        for n, length in enumerate(lengths)
+        for t in range(length)
+        for x in range(32)
+    ]
+    return "".join(np.random.default_rng(1).permutation(lines))
+
+
+def test_a_table_of_text_names_its_columns(tmp_path):
+    path = tmp_path / "u.csv"
+    path.write_text(TABLE + rows_of([T] * 5))
+    data = open_dataset(path)
+    header = data.header
+    assert (header.channels, header.static, header.parameters) == (("u",), ("a",), {"nu": None})
+    assert header.grid.lengths == (2.0,) and header.dt == pytest.approx(0.05)
+    assert header.notes["units"] == {"u": "K", "x": "m"}
+    assert np.array_equal(data.read([4, 2], slice(1, 3)).values[..., 0].numpy(), RING[[4, 2], 1:3])
+    path.write_text(TABLE + rows_of([4, 5, 4]))
+    pieces = open_dataset(path)
+    assert np.array_equal(pieces.read([2], slice(None)).values[0, ..., 0].numpy(), RING[1, 1:5])
+    path.write_text(TABLE + rows_of([T] * 3)[:-40].rpartition("\n")[0])
+    with pytest.raises(UserError, match="one row for every point at every time"):
+        open_dataset(path)
+
+
 def test_trajectories_of_several_lengths_become_pieces_that_cover_them():
     found = taken([RING[n, : 4 + n % 3] for n in range(6)], dt=0.05)
     pieces = Arrays(found, "it")
@@ -141,7 +226,11 @@ def test_torch_tensors_and_their_gradients_are_taken():
         (np.array([[1], [2, 3]], dtype=object), {}, "no array of numbers"),
         (RING.astype(complex), {}, "give real numbers"),
         (RING[:, :2], {"dt": 0.1}, "of 2 frames"),
-        (RING, {"times": np.arange(T) ** 2}, "times are uneven"),
+        (RING, {"times": np.arange(T)[::-1]}, "times of trajectory 0 do not increase"),
+        (RING, {"times": np.arange(T - 1)}, "give 9 increasing numbers"),
+        (RING, {"forcings": {"f": np.ones((3, 32))}}, "forcing 'f' has the shape"),
+        (RING, {"forcings": ["f"]}, "has no array 'f' to be a forcing"),
+        (RING[:T], {"forcings": {"f": np.ones((T, 32))}}, "could have the axes TX or BX"),
         (RING, {"dt": -1.0}, "dt is -1.0"),
         (RING, {"lengths": [0.0]}, "positive lengths"),
         (RING, {"boundary": ["periodic", "open"]}, "does not go with 2 axes of space"),

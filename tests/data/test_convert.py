@@ -70,8 +70,8 @@ HELD = {  # data with more than the layout keeps, and what it keeps of the stati
         (("force_x", "force_y"), (), False),
     ),
     "well": (layout_cases.header_of((4, 5), static=("a", "b"), **RICH), (("a", "b"), ("g", "f"), True)),
-    "netcdf": (layout_cases.header_of((4, 5), static=("a",), **RICH), (("a",), (), False)),
-    "arrays": (layout_cases.header_of((4, 5), static=("a",), **RICH), (("a",), (), False)),
+    "netcdf": (layout_cases.header_of((4, 5), static=("a",), **RICH), (("a",), ("g", "f"), True)),
+    "arrays": (layout_cases.header_of((4, 5), static=("a",), **RICH), (("a",), ("g", "f"), True)),
     "pdegym": (layout_cases.header_of((4, 5), 1, static=("shape",), **RICH), (("shape",), (), True)),
     "pairs": (layout_cases.header_of((4, 5), 1, static=("a",), **RICH), (("a",), (), False)),
 }

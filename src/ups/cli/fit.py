@@ -7,7 +7,7 @@ import shlex
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,7 +17,7 @@ from ups.errors import UserError
 
 def fit(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Arrays: .npy .npz .pt .nc .zarr .h5 .mat, or any data.")
+        Path, typer.Argument(metavar="FILE", help="Arrays: .npy .npz .pt .nc .zarr .h5 .mat .csv, or any data.")
     ],
     overrides: Overrides = None,
     dt: Dt = None,
@@ -32,6 +32,16 @@ def fit(
     static: Annotated[
         list[str] | None,
         typer.Option("--static", metavar="NAME=FILE.npy", help="A field that does not change; repeat for several."),
+    ] = None,
+    forcings: Annotated[
+        list[str] | None,
+        typer.Option("--forcing", metavar="NAME[=FILE.npy]", help="A field that acts on them; alone, it lies in FILE."),
+    ] = None,
+    mask: Annotated[
+        str | None, typer.Option("--mask", metavar="NAME|FILE.npy", help="Not zero where points are in the domain.")
+    ] = None,
+    uneven: Annotated[
+        str | None, typer.Option("--uneven", metavar="KIND", help="Of uneven times: resample, or own for each step.")
     ] = None,
     budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="For all of it: 90 s, 2 min, 1 h.")] = "2 min",
     compare: Annotated[
@@ -65,6 +75,9 @@ def fit(
             **told_options(dt, lengths, boundary, axes, channels),
             parameters=_arrays(parameters, "--parameter"),
             static=_arrays(static, "--static"),
+            forcings=_arrays(forcings, "--forcing"),
+            mask=mask if mask is None or not Path(mask).exists() else _array(mask, f"--mask {mask}"),
+            uneven=_uneven(uneven),
             budget=budget,
             compare=compare or (),
             name=name,
@@ -77,17 +90,42 @@ def fit(
         print(json.dumps({"run": str(sim.run), "tasks": dict(sim.scores)}, indent=2))
 
 
-def _arrays(settings: list[str] | None, option: str) -> dict[str, Any]:
-    """`["nu=nu.npy", "g=9.81"]` as arrays by name."""
+def _arrays(settings: list[str] | None, option: str) -> dict[str, Any] | list[str]:
+    """`["nu=nu.npy", "g=9.81"]` as arrays by name; names alone are those of arrays in the file."""
+    settings = [setting.strip() for setting in settings or ()]
+    alone = [setting for setting in settings if "=" not in setting]
+    if settings and alone == settings:
+        return alone
+    found: dict[str, Any] = {}
+    for setting in settings:
+        name, _, text = (part.strip() for part in setting.partition("="))
+        if not name or not text:
+            raise UserError(
+                f"{option} {setting}: give NAME=FILE.npy, or NAME=NUMBER, or all as names of the file's arrays"
+            )
+        found[name] = (
+            _array(text, f"{option} {setting}") if Path(text).exists() else _number(text, f"{option} {setting}")
+        )
+    return found
+
+
+def _array(path: str, option: str) -> Any:
     import numpy as np
 
-    found: dict[str, Any] = {}
-    for setting in settings or ():
-        name, _, text = setting.partition("=")
-        if not name.strip() or not text.strip():
-            raise UserError(f"{option} {setting}: give NAME=FILE.npy, or NAME=NUMBER")
-        try:
-            found[name.strip()] = float(text) if not Path(text).exists() else np.load(text, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise UserError(f"{option} {setting}: {text} is neither a number nor an .npy file ({error})") from None
-    return found
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise UserError(f"{option}: {path} is no .npy file ({error})") from None
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{option}: {text} is neither a number nor an .npy file that is there") from None
+
+
+def _uneven(text: str | None) -> Literal["resample", "own"] | None:
+    if text not in (None, "resample", "own"):
+        raise UserError(f"--uneven {text}: give resample or own")
+    return text

@@ -22,7 +22,7 @@ def open_dataset(path: str | Path, task: str | TaskSpec | None = None, **options
     HDF5 says its task itself, or `task` does: a registered one's name, or a task that need not be registered. `.pt` and
     `.npz` are input-output pairs and need the option `convention` ("cell_centred" or "nodal") unless ups wrote them,
     since they do not say where their points lie; the option `parameters` gives them named values. Plain arrays
-    (`.npy`, `.npz`, `.nc`, `.zarr`, `.h5`, `.mat`) take what `ups.fit` is told of them as options: dt, lengths,
+    (`.npy`, `.npz`, `.nc`, `.zarr`, `.h5`, `.mat`, `.csv`) take what `ups.fit` is told of them as options: dt, lengths,
     boundary, axes. A folder is its HDF5 files end to end, in the order of their names. An address (`https://…`,
     `s3://…`) is read through fsspec, the parts that are asked for only.
     """

@@ -141,16 +141,19 @@ def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
         return _as_wanted(pdebench_view(dataset) if files.view else dataset, config)
 
     train: Dataset = Joined([opened(file) for file in files.train])
-    tests = {view: opened(file) for view, file in files.test.items()}
     if config.times == "resample":
         train = resampled(train)
-        tests = {view: resampled(test, train.header.dt) for view, test in tests.items()}
+
+    def apart(file: str) -> Dataset:
+        """Validation or test data, in steps as long as those of the training data."""
+        return resampled(opened(file), train.header.dt) if config.times == "resample" else opened(file)
+
+    tests = {view: apart(file) for view, file in files.test.items()}
     if files.validation is None:
         splits = split(train)
         return _few(Source(spec, splits.train, splits.validation, {name: splits.test}), files.trajectories)
-    tests = {view: opened(file) for view, file in files.test.items()}
     if isinstance(files.validation, str):
-        return _few(Source(spec, train, opened(files.validation), tests), files.trajectories)
+        return _few(Source(spec, train, apart(files.validation), tests), files.trajectories)
     count = len(train)
     if files.validation >= count:
         raise UserError(f"task {name!r}: {files.validation} validation trajectories of {count} leave none to train on")

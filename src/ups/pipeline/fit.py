@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -50,8 +50,11 @@ def fit(
     times: Any = None,
     lengths: Any = None,
     boundary: Any = None,
-    parameters: Mapping[str, Any] | None = None,
-    static: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | Sequence[str] | None = None,
+    static: Mapping[str, Any] | Sequence[str] | None = None,
+    forcings: Mapping[str, Any] | Sequence[str] | None = None,
+    mask: Any = None,
+    uneven: Literal["resample", "own"] | None = None,
     channels: Sequence[str] | None = None,
     axes: str | None = None,
     units: Mapping[str, str] | None = None,
@@ -67,11 +70,17 @@ def fit(
 
     - data: trajectories (trajectory, time, x, …, channel), also without a channel axis or with axes in another order,
       as a NumPy or torch array; a list of trajectories of different lengths; a mapping of arrays by name; an xarray
-      Dataset or DataArray; or a file (.npy, .npz, .pt, .nc, .zarr, .h5, .mat, or any that ups reads).
-    - dt, or times: of the frames. lengths: of the domain, [1.0, 0.5], or [(-1, 1), (0, 2)].
+      Dataset or DataArray; or a file (.npy, .npz, .pt, .nc, .zarr, .h5, .mat, .csv, or any that ups reads).
+    - dt, or times: of the frames, (time) or (trajectory, time).
+    - lengths: of the domain, [1.0, 0.5], or [(-1, 1), (0, 2)].
     - boundary: "periodic", or "value", "flux", "robin", "reflecting", "open" on all sides; or one an axis, such as
       ["periodic", "value"]; or {"x": "periodic", "y": ["value", "open"]}.
-    - parameters: {"nu": [0.1, …]}, a number for each trajectory. static: {"a": array}, fields that do not change.
+    - parameters: {"nu": [0.1, …]}, a number for each trajectory. static: {"a": array}, fields that do not change, of
+      each trajectory or of all. forcings: {"f": array}, known fields that act on the solution, with the axes of the
+      data, or fewer: constant in time (trajectory, x), the same for all (time, x), the same everywhere (time).
+    - mask: not zero where a point is part of the domain, (x, y) or (trajectory, x, y); data may be NaN elsewhere.
+      What lies among the arrays of `data` is told by its name: forcings=["f"], mask="land".
+    - uneven: what to do with times that are: "resample" brings them to equal steps, "own" tells the model of each.
     - channels: their names. axes: a letter an axis (B trajectories, T time, X Y Z space, C channels), such as "BTXC".
     - budget: of time for all of it, "90 s", "2 min", "1 h". compare: "fno" trains an FNO as long as the model.
     - name: the run's; the same call goes on where an interrupted one stopped.
@@ -81,8 +90,15 @@ def fit(
     """
     refuse_launchers()
     seconds = _seconds(budget)
-    told = Told(axes, dt, times, lengths, boundary, channels, parameters or {}, static or {}, units or {})
+    told = Told(
+        axes, dt, times, lengths, boundary, channels, parameters or {}, static or {}, forcings or {}, mask, units or {}
+    )
     dataset, stem = _opened(data, told, name)
+    if dataset.header.dt is None and uneven is None:
+        raise UserError(
+            "frames are not equally spaced in time; bring all trajectories to equal steps with uneven='resample' "
+            "(--uneven resample), or let the model be told each step's own lead time with uneven='own'"
+        )
     compared = [compare] if isinstance(compare, str) else list(compare)
     training = {
         "seconds": SHARE * seconds / (1 + len(compared)),
@@ -92,7 +108,7 @@ def fit(
     values: dict[str, Any] = {
         "name": name or stem,
         "seed": seed,
-        "tasks": {dataset.task: _task(dataset, data)},
+        "tasks": {dataset.task: _task(dataset, data) | ({} if uneven is None else {"times": uneven})},
         "training": training,
         "compare": {other: {} for other in compared},
     }
@@ -205,7 +221,7 @@ def _written(dataset: Arrays, folder: Path, seed: int) -> None:
                 raise UserError(f"{path} holds other data; give another name=")
             continue
         own = Arrays(dataset.found, dataset.source, only=trajectories)
-        own.header = own.found.noted({"key": key}).header_of(own.frames)
+        own.header = own.found.noted({"key": key}).header_of(own.pieces, own.frames)
         with Progress(f"writing {part}", total=len(own), unit="trajectories") as progress:
             convert(own, path, "well", progress.tick)
 
@@ -213,7 +229,8 @@ def _written(dataset: Arrays, folder: Path, seed: int) -> None:
 def _key(dataset: Arrays) -> str:
     """Of what the data are taken for and of their first frames."""
     digest = hashlib.sha256(to_json(dataset.header).encode())
-    digest.update(json.dumps([dataset.found.lengths, content_hashes(dataset)]).encode())
+    times = [own.tolist() for own in dataset.found.times]
+    digest.update(json.dumps([dataset.found.lengths, times, content_hashes(dataset)]).encode())
     return digest.hexdigest()
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 import h5py
 
 from ups.data.formats.arrays.reader import OPTIONS, open_arrays
+from ups.data.formats.arrays.tables import columns_of
 from ups.data.formats.arrays.writer import ArraysWriter, NetCDFWriter, holds_fields, is_ours
 from ups.data.formats.hdf5 import holds, is_hdf5, open_file
 from ups.data.formats.pairs import PairsFile, PairsWriter, holds_pairs
@@ -85,11 +86,11 @@ def layout_of(path: Path) -> Layout:
         begins = read_bytes(path, 8)
         if begins.startswith((b"PK", b"\x80")):  # as zip archives and pickles begin
             return PAIRS if holds_pairs(path) else ARRAYS
-        if begins.startswith((b"\x93NUMPY", b"CDF", b"MATLAB 5")):
+        if begins.startswith((b"\x93NUMPY", b"CDF", b"MATLAB 5")) or columns_of(path) is not None:
             return ARRAYS
         raise UserError(
-            f"{path} is neither HDF5 nor an array or archive of arrays (.npy, .npz, .pt, .mat), or it is damaged; "
-            "check the file"
+            f"{path} is neither HDF5 nor an array or archive of arrays (.npy, .npz, .pt, .mat, or .csv whose first "
+            "line names columns such as trajectory,t,x,u), or it is damaged; check the file"
         )
     with open_file(path) as file:
         for layout in LAYOUTS:

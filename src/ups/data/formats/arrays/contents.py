@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 import torch
 
+from ups.data.formats.arrays.tables import columns_of, read_table
 from ups.data.formats.description import ATTRIBUTE, from_json
 from ups.data.formats.hdf5 import open_file
 from ups.errors import UserError
@@ -131,9 +132,11 @@ def _of_file(path: Path) -> Contents:
             return _of_hdf5(path, begins == _MATLAB)
         if begins.startswith(b"MATLAB"):
             return _of_matlab(path)
+        if columns_of(path) is not None:
+            return _of_table(path)
     raise UserError(
-        f"{path} is none of the files that arrays are read from (.npy, .npz, .pt, .nc, .zarr, .h5, .mat); save the "
-        "array with numpy.save"
+        f"{path} is none of the files that arrays are read from (.npy, .npz, .pt, .nc, .zarr, .h5, .mat, or .csv whose "
+        "first line names columns such as trajectory,t,x,u); save the array with numpy.save"
     )
 
 
@@ -179,6 +182,13 @@ def _of_matlab(path: Path) -> Contents:
     arrays = {n: NamedArray(v.reshape(-1) if v.ndim == 2 and 1 in v.shape else v) for n, v in loaded.items()}
     header = from_json(str(text[0]), path) if (text := whole.get(ATTRIBUTE)) is not None else None
     return Contents(arrays, str(path), path.stem, header=header)
+
+
+def _of_table(path: Path) -> Contents:
+    arrays, coordinates, units = read_table(path)
+    fields = {name: NamedArray(values, dims, units.get(name, "")) for name, (values, dims) in arrays.items()}
+    places = {name: NamedArray(values, unit=units.get(name, "")) for name, values in coordinates.items()}
+    return Contents(fields, str(path), path.stem, places)
 
 
 def _of_hdf5(path: Path, matlab: bool) -> Contents:

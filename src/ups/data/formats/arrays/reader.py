@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
+from ups.data.formats.arrays.conditions import MASK
 from ups.data.formats.arrays.contents import Contents, NamedArray, contents_of
 from ups.data.formats.arrays.meaning import Told, Understood
 from ups.data.formats.arrays.understood import ordered, understood
-from ups.data.formats.reading import batch_from, checked_rows, named
+from ups.data.formats.reading import batch_from, checked_rows, inside, named
 from ups.data.tasks import task as registered_task
 from ups.errors import UserError
 from ups.fields import Batch, Dataset, Header, TaskSpec
@@ -37,13 +38,15 @@ class Arrays(Dataset):
             for trajectory in (range(len(found.lengths)) if only is None else only)
             for start in _starts(found.lengths[trajectory], self.frames)
         ]
-        self.header: Header = found.header_of(self.frames)
+        self.header: Header = found.header_of(self.pieces, self.frames)
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        """The given pieces at the given frames; NaN and infinities are refused, with the place of the first."""
+        """The given pieces at the given frames; NaN and infinities are refused, with the place of the first, but for
+        cells outside the mask, which are zero.
+        """
         rows = checked_rows(indices, len(self), Path(self.source))
         kept = range(self.frames)[frames]
         pieces = [self.pieces[row] for row in rows]
@@ -51,17 +54,30 @@ class Arrays(Dataset):
         values = np.empty((len(rows), len(kept), *self.grid.shape, len(self.channels)), dtype)
         for place, (trajectory, start) in enumerate(pieces):
             values[place] = self._values(trajectory, slice(start + kept.start, start + kept.stop, kept.step))
-        self._refuse(values, rows, "")
-        static = {name: self._static(name, pieces).astype(dtype) for name in self.header.static}
-        for name, fields in static.items():
-            self._refuse(fields[:, None, ..., None], rows, f"static field {name!r}")
+        static = {name: self._stacked(each, pieces, kept).astype(dtype) for name, each in self.found.static.items()}
+        forcings = {name: self._stacked(each, pieces, kept).astype(dtype) for name, each in self.found.forcings.items()}
+        mask = None if self.found.mask is None else torch.from_numpy(self._stacked(self.found.mask, pieces, kept) != 0)
         numbers = [trajectory for trajectory, _ in pieces]
         varying = {
             name: torch.from_numpy(np.ascontiguousarray(self.found.parameters[name][numbers]))
             for name, value in self.header.parameters.items()
             if value is None
         }
-        return batch_from(self.header, rows, frames, values, static, varying)
+        batch = batch_from(self.header, rows, frames, values, static, varying)
+        own = self.header.own_times
+        batch = dataclasses.replace(
+            batch,
+            times=batch.times if own is None else own[rows][:, frames],
+            forcings={name: torch.from_numpy(np.ascontiguousarray(field)) for name, field in forcings.items()},
+            mask=mask,
+        )
+        batch = inside(batch, rows, Path(self.source))
+        self._refuse(batch.values.numpy(), rows, "")
+        for what, fields in (("static field", batch.static), ("forcing", batch.forcings)):
+            for name, field in fields.items():
+                framed = field if self.header.forcings.get(name) and what == "forcing" else field[:, None]
+                self._refuse(framed[..., None].numpy(), rows, f"{what} {name!r}")
+        return batch
 
     def _values(self, trajectory: int, frames: slice) -> Float[np.ndarray, "T *space C"]:
         """Of all channels; points that repeat others are left out."""
@@ -76,15 +92,24 @@ class Arrays(Dataset):
             columns.append(ordered(part, axes.replace("B", "")))
         return np.concatenate(columns, -1)
 
-    def _static(self, name: str, pieces: Sequence[tuple[int, int]]) -> Float[np.ndarray, "B *space"]:
-        values, letters = self.found.static[name]
+    def _stacked(
+        self, field: tuple[Any, str], pieces: Sequence[tuple[int, int]], kept: range
+    ) -> Shaped[np.ndarray, "B ..."]:
+        """A field with a letter for each of its axes, of some pieces; what is the same at all points is repeated."""
+        values, letters = field
         at: dict[str, Any] = dict(zip("XYZ", (slice(n) for n in self.found.points), strict=False))
-        space = letters.replace("B", "")
-        fields = [
-            ordered(np.asarray(values[tuple((at | {"B": t})[letter] for letter in letters)]), space)[..., 0]
-            for t, _ in pieces
-        ]
-        return np.stack(fields) if fields else np.empty((0, *self.grid.shape))
+        rest = letters.replace("B", "")
+        rows = []
+        for trajectory, start in pieces:
+            frames = slice(start + kept.start, start + kept.stop, kept.step)
+            stored = values[trajectory] if isinstance(values, list) else values
+            here = rest if isinstance(values, list) else letters
+            part = np.asarray(stored[tuple((at | {"B": trajectory, "T": frames})[letter] for letter in here)])
+            part = ordered(part, rest)[..., 0]
+            if not set(rest) & set("XYZ"):
+                part = np.broadcast_to(part.reshape(-1, *(1,) * self.grid.dimension), (len(part), *self.grid.shape))
+            rows.append(part)
+        return np.stack(rows) if rows else np.empty((0, *(len(kept),) * ("T" in rest), *self.grid.shape))
 
     def _refuse(self, values: np.ndarray, rows: Int[np.ndarray, " B"], what: str) -> None:
         if np.isfinite(values).all():
@@ -94,7 +119,7 @@ class Arrays(Dataset):
         which = what or f"channel {self.channels[channel]!r} at frame {start + frame}"
         raise UserError(
             f"{self.source}: trajectory {trajectory} has NaN or infinite values in {which}, point "
-            f"{tuple(point)}; leave the trajectory out or mend it"
+            f"{tuple(point)}; leave the trajectory out or mend it, or give a mask of the points that are in the domain"
         )
 
 
@@ -128,9 +153,12 @@ def _described(contents: Contents, header: Header) -> Understood:
     """What the file's own description says, which its arrays must agree with."""
     arrays, count = contents.arrays, None
     space = "XYZ"[: header.grid.dimension]
-    for name in (*header.channels, *header.static, *(n for n, v in header.parameters.items() if v is None)):
+    varying = [name for name, value in header.parameters.items() if value is None]
+    masks = [MASK] if header.masked else []
+    for name in (*header.channels, *header.static, *header.forcings, *masks, *varying):
         tail = () if name in header.parameters else header.grid.shape
-        tail = (len(header.times), *tail) if name in header.channels else tail
+        timed = name in header.channels or header.forcings.get(name)
+        tail = (len(header.times), *tail) if timed else tail
         shape = arrays[name].shape if name in arrays else None
         count = count or (shape or (0,))[0]
         if shape != (count, *tail):
@@ -148,8 +176,11 @@ def _described(contents: Contents, header: Header) -> Understood:
         "BT" + space,
         header.grid.shape,
         (len(header.times),) * (count or 0),
+        (header.times,) * (count or 0),
         parameters,
         {name: (arrays[name].values, "B" + space) for name in header.static},
+        {name: (arrays[name].values, ("BT" if timed else "B") + space) for name, timed in header.forcings.items()},
+        (arrays[MASK].values, "B" + space) if header.masked else None,
         (),
         (),
         True,

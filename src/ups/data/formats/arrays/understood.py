@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
+from torch import Tensor
 
 from ups.data.formats.arrays.axes import PROBED, Known, found_axes, named_axes, told_axes
-from ups.data.formats.arrays.contents import Contents, NamedArray, plain
-from ups.data.formats.arrays.domain import ASSUMED, FOUND, GIVEN, found_axis
+from ups.data.formats.arrays.conditions import found_conditions, taken_out
+from ups.data.formats.arrays.contents import Contents, NamedArray
+from ups.data.formats.arrays.domain import ASSUMED, GIVEN, found_axis
 from ups.data.formats.arrays.meaning import Row, Told, Understood
 from ups.data.formats.hdf5 import even_times
 from ups.data.tasks import task_from_mapping
@@ -57,10 +59,19 @@ class _Reading:
     def dimension(self) -> int:
         return sum(letter in self.axes for letter in "XYZ")
 
+    @property
+    def dims(self) -> dict[str, str]:
+        """What each axis is called, where they have names; those of lists begin with the trajectories'."""
+        return dict(zip(reversed(self.axes), reversed(self.first.dims), strict=False))
+
     def result(self) -> Understood:
         names, times = self._names(), self._times()
         boundary, points, grid = self._space(names)
-        parameters, static = self._conditions(points)
+        stored = self.probe.shape[2:-1]
+        found = found_conditions(self.given, self.others, self.lengths, stored)
+        self.rows += found.rows
+        self.notes += found.notes
+        parameters, static, forcings = found.parameters, found.static, found.forcings
         units = self._units(names)
         self._say_sizes(names)
         double = all(_dtype(each) == np.float64 for each in self.fields.values())
@@ -68,10 +79,13 @@ class _Reading:
             task=self.task,
             channels=names,
             grid=grid,
-            times=times,
+            times=times[0],
+            own_times=None,
             boundary=boundary,
             parameters={n: float(v[0]) if (v == v[0]).all() else None for n, v in parameters.items()},
             static=tuple(static),
+            forcings={name: "T" in letters for name, (_, letters) in forcings.items()},
+            masked=found.mask is not None,
             dtype=torch.float64 if double else torch.float32,
             notes={"units": units} if units else {},
         )
@@ -81,8 +95,11 @@ class _Reading:
             self.axes,
             points,
             self.lengths,
+            times,
             parameters,
             static,
+            forcings,
+            found.mask,
             tuple(self.rows),
             tuple(self.notes),
             self.timed,
@@ -93,8 +110,10 @@ class _Reading:
 
     def _fields(self) -> dict[str, NamedArray]:
         arrays = dict(self.contents.arrays)
+        self.given = taken_out(arrays, self.told, self.contents.source)
         for name in (*TIMES, *AXES, *(f"{axis}-coordinate" for axis in AXES)):
-            if name in arrays and len(arrays[name].shape) == 1 and len(arrays) > 1:
+            most = 2 if name in TIMES else 1  # times may be each trajectory's own
+            if name in arrays and len(arrays[name].shape) <= most and len(arrays) > 1:
                 self.coordinates.setdefault(name.removesuffix("-coordinate"), arrays.pop(name))
         if not arrays:
             raise UserError(f"{self.contents.source} holds no array of numbers; give the fields")
@@ -118,6 +137,8 @@ class _Reading:
         if self.listed:
             if told.axes is not None:
                 return told_axes(told.axes.upper().replace("B", ""), shape[1:], "a trajectory")
+            if self.first.dims:
+                return named_axes(self.first.dims, what).replace("B", "")
             longest = max(self.first.values, key=len)
             axes, notes = found_axes(np.asarray(longest, np.float64)[None], (1, *longest.shape), self._known(), what)
             self.notes += notes
@@ -136,9 +157,9 @@ class _Reading:
 
     def _known(self) -> Known:
         told = self.told
-        counts = {len(v) for v in map(np.atleast_1d, told.parameters.values()) if len(v) > 1}
-        times = self.coordinates.get("t") or self.coordinates.get("time")
-        count = len(told.times) if told.times is not None else None if times is None else times.shape[0]
+        counts = {each.shape[0] for each in self.given["parameter"].values() if each.shape not in ((), (1,))}
+        times = self._given_times
+        count = None if times is None or isinstance(times.values, list) else times.shape[-1]
         dimension = None
         if told.lengths is not None:
             dimension = len(np.atleast_1d(np.asarray(told.lengths, dtype=np.float64)))
@@ -196,41 +217,68 @@ class _Reading:
 
     @property
     def _stored_times(self) -> NamedArray | None:
-        named = (self.first.dims[self.axes.index("T")],) if self.first.dims else ()
+        named = (self.dims["T"],) if self.dims else ()
         return next((self.coordinates[name] for name in (*named, *TIMES) if name in self.coordinates), None)
+
+    @property
+    def _given_times(self) -> NamedArray | None:
+        told = self.told.times
+        if told is None:
+            return next((self.coordinates[name] for name in TIMES if name in self.coordinates), None)
+        if isinstance(told, list | tuple) and told and all(np.ndim(each) for each in told):
+            return NamedArray([np.asarray(each, dtype=np.float64) for each in told])
+        return NamedArray(np.asarray(told, dtype=np.float64))
 
     @property
     def timed(self) -> bool:
         """Whether anything says when the frames are."""
         return not (self.told.dt is None and self.told.times is None and self._stored_times is None)
 
-    def _times(self) -> Float[torch.Tensor, " T"]:
+    def _times(self) -> tuple[Float[Tensor, " _"], ...]:
+        """Of every trajectory. Equal steps are the first's, from the start on."""
         frames, told = max(self.lengths), self.told
-        stored = self._stored_times
-        how = GIVEN
-        if told.times is not None:
-            times = np.asarray(told.times, dtype=np.float64).reshape(-1)
-        elif told.dt is not None:
-            if not (np.isfinite(told.dt) and told.dt > 0):
-                raise UserError(f"dt is {told.dt}; give a positive time")
-            times = np.arange(frames) * float(told.dt)
-        elif stored is not None:
-            times, how = np.asarray(stored.values, dtype=np.float64), "coordinate of the data"
-        else:
-            times, how = np.arange(frames, dtype=np.float64), f"{ASSUMED}: times are counted in frames; give dt"
-        if times.shape != (frames,) or not np.isfinite(times).all() or not (np.diff(times) > 0).all():
-            raise UserError(f"times have the shape {times.shape}; give {frames} increasing numbers, one for each frame")
         if min(self.lengths) < 3:
             raise UserError(
                 f"{self.contents.source} has a trajectory of {min(self.lengths)} frames; give three at least, to learn "
                 "a step and to see it repeated"
             )
-        even = even_times(times)
-        if float((even.diff() - even.diff().mean()).abs().max()) > 1e-4 * float(even.diff().mean()):
-            raise UserError("times are uneven; interpolate the trajectories to equal steps, then give them with dt=")
+        given, how = self._given_times if told.times is not None else None, GIVEN
+        if given is None and told.dt is not None:
+            if not (np.isfinite(told.dt) and told.dt > 0):
+                raise UserError(f"dt is {told.dt}; give a positive time")
+            given = NamedArray(np.arange(frames) * float(told.dt))
+        elif given is None and (given := self._stored_times) is not None:
+            how = "coordinate of the data"
+        elif given is None:
+            given, how = NamedArray(np.arange(frames)), f"{ASSUMED}: times are counted in frames; give dt"
+        each = self._each_times(given)
+        ends = [(float(own.diff().min()), float(own.diff().max())) for own in each]
+        apart = min(low for low, _ in ends), max(high for _, high in ends)
+        dt = float(each[0].diff().mean())
+        even = apart[1] - apart[0] <= 2e-4 * dt
         shown = f"{frames}" if min(self.lengths) == frames else f"{min(self.lengths)} to {frames}"
-        self.rows.append(Row("frames", f"{shown}, dt {float(even[1] - even[0]):.6g}", how))
-        return even
+        steps = f"dt {dt:.6g}" if even else f"uneven: {apart[0]:.4g} to {apart[1]:.4g} apart"
+        self.rows.append(Row("frames", f"{shown}, {steps}", how))
+        return (max(each, key=len), *each[1:]) if even else each
+
+    def _each_times(self, given: NamedArray) -> tuple[Float[Tensor, " _"], ...]:
+        count, frames = len(self.lengths), max(self.lengths)
+        own = given.values if isinstance(given.values, list) else np.asarray(given.values[()], dtype=np.float64)
+        if not isinstance(own, list):
+            if own.shape not in ((frames,), (count, frames)):
+                raise UserError(
+                    f"times have the shape {own.shape}; give {frames} increasing numbers, one for each frame, or "
+                    f"{(count, frames)}"
+                )
+            own = [
+                row[:length] for row, length in zip(np.broadcast_to(own, (count, frames)), self.lengths, strict=True)
+            ]
+        if [len(row) for row in own] != list(self.lengths):
+            raise UserError("times are not as many as the frames of every trajectory; give one for each frame")
+        for number, row in enumerate(own):
+            if not (np.isfinite(row).all() and (np.diff(row) > 0).all()):
+                raise UserError(f"times of trajectory {number} do not increase; give increasing numbers")
+        return tuple(even_times(np.array(row)) for row in own)
 
     def _space(self, names: Sequence[str]) -> tuple[Boundary, tuple[int, ...], Grid]:
         boundary, spans = self._told_boundary(names), self._told_lengths()
@@ -279,49 +327,10 @@ class _Reading:
 
     def _coordinate(self, axis: int) -> np.ndarray | None:
         names = [AXES[axis]]
-        if self.first.dims:
-            names.insert(0, self.first.dims[self.axes.index("XYZ"[axis])])
+        if self.dims:
+            names.insert(0, self.dims["XYZ"[axis]])
         found = next((self.coordinates[name] for name in names if name in self.coordinates), None)
         return None if found is None else np.asarray(found.values, dtype=np.float64)
-
-    def _conditions(self, points: tuple[int, ...]) -> tuple[dict[str, np.ndarray], dict[str, tuple[Any, str]]]:
-        """Parameters, a number for each trajectory, and static fields with a letter for each of their axes."""
-        count, space = len(self.lengths), "XYZ"[: self.dimension]
-        shape = tuple(self.probe.shape[2:-1])
-        parameters: dict[str, np.ndarray] = {}
-        static: dict[str, tuple[Any, str]] = {}
-        given = {name: NamedArray(plain(v, f"parameter {name!r}")) for name, v in self.told.parameters.items()}
-        fixed = {name: NamedArray(plain(v, f"static field {name!r}")) for name, v in self.told.static.items()}
-        for name, each in {**self.others, **given, **fixed}.items():
-            letters, size = _letters(each), each.shape
-            if size in ((), (1,), (count,)) and name not in fixed and letters in ("", "B"):
-                values = np.asarray(each.values[()], dtype=np.float64)
-                if not np.isfinite(values).all():
-                    raise UserError(f"parameter {name!r} has NaN or infinite values; mend it")
-                parameters[name] = np.broadcast_to(values.reshape(-1), (count,))
-            elif name in given:
-                raise UserError(f"parameter {name!r} has the shape {size}; give a number, or {count}, one a trajectory")
-            elif letters and set(letters) <= {"B", *space} and set(space) <= set(letters):
-                static[name] = (each.values, letters)
-            elif size in (shape, (count, *shape)):
-                static[name] = (each.values, space if size == shape else "B" + space)
-            elif name in fixed:
-                raise UserError(f"static field {name!r} has the shape {size}; give {shape}, or {(count, *shape)}")
-            else:
-                self.notes.append(f"{name!r} of shape {size} is not used")
-        constant = [name for name, v in parameters.items() if (v == v[0]).all()]
-        for name in constant:
-            self.notes.append(
-                f"parameter {name} is {parameters[name][0]:g} in every trajectory: the model need not know"
-            )
-        for name, values in parameters.items():
-            shown = f"{values.min():.4g} to {values.max():.4g}" if name not in constant else f"{values[0]:.4g}"
-            self.rows.append(Row(f"parameter {name}", shown, GIVEN if name in given else "an array of this name"))
-        for name in static:
-            self.rows.append(
-                Row(f"static field {name}", " × ".join(map(str, points)), GIVEN if name in fixed else FOUND)
-            )
-        return parameters, static
 
     def _units(self, names: Sequence[str]) -> dict[str, str]:
         units = {
@@ -329,9 +338,8 @@ class _Reading:
         }
         units |= {names[0]: self.first.unit} if len(names) == 1 else {}
         units["time"] = self._stored_times.unit if self._stored_times is not None else ""
-        dims = dict(zip(self.axes, self.first.dims, strict=False))
         for axis in range(self.dimension):
-            found = self.coordinates.get(dims.get("XYZ"[axis], "")) or self.coordinates.get(AXES[axis])
+            found = self.coordinates.get(self.dims.get("XYZ"[axis], "")) or self.coordinates.get(AXES[axis])
             units[AXES[axis]] = "" if found is None else found.unit
         units |= {name: each.unit for name, each in self.others.items()}
         units |= dict(self.told.units)
@@ -360,7 +368,7 @@ class _Reading:
             )
 
 
-def ordered(values: Float[np.ndarray, "..."], axes: str) -> Float[np.ndarray, "..."]:
+def ordered(values: Shaped[np.ndarray, "..."], axes: str) -> Shaped[np.ndarray, "..."]:
     """With B, T, X, Y, Z, C in this order, where there are any, and C made where there is none."""
     present = [letter for letter in "BTXYZC" if letter in axes]
     values = np.transpose(values, [axes.index(letter) for letter in present])

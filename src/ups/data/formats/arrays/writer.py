@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import h5py
 import numpy as np
 import torch
 from torch import Tensor
 
+from ups.data.formats.arrays.conditions import MASK
 from ups.data.formats.arrays.contents import EXTRA
 from ups.data.formats.description import ATTRIBUTE, to_json
 from ups.data.formats.hdf5 import stored_type
@@ -25,7 +25,7 @@ DIMS = ("sample", "time", *AXES)
 
 
 def _refuse_names(header: Header, path: Path) -> None:
-    names = [*header.channels, *header.static, *header.parameters]
+    names = [*header.channels, *header.static, *header.forcings, *header.parameters, *[MASK] * header.masked]
     for name in names:
         if names.count(name) > 1 or name in (*DIMS, ATTRIBUTE) or not name.strip(".") or "/" in name or "\0" in name:
             raise UserError(f"{path}: an array cannot be called {name!r} here, or two are; rename it")
@@ -37,15 +37,17 @@ def _arrays(header: Header, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         yield name, batch.values[..., number].to(header.dtype)
     for name in header.static:
         yield name, batch.static[name].to(header.dtype)
+    for name in header.forcings:
+        yield name, batch.forcings[name].to(header.dtype)
+    if header.masked and batch.mask is not None:
+        yield MASK, batch.mask.to(torch.uint8)
     for name, value in header.parameters.items():
         if value is None:
             yield name, batch.parameters[name]
 
 
 class NetCDFWriter(HDF5Writer):
-    """A netCDF4 file: a variable a channel (sample, time, x, …), coordinates with units, static fields, parameters."""
-
-    keeps: ClassVar[tuple[str, ...]] = ("static",)
+    """A netCDF4 file: a variable a channel (sample, time, x, …), coordinates with units, conditions."""
 
     def refuse(self, path: Path) -> None:
         _refuse_names(self.header, path)
@@ -59,10 +61,11 @@ class NetCDFWriter(HDF5Writer):
         for name, values in scales.items():
             file.create_dataset(name, data=values).make_scale(name)
         dims = {name: ("sample", "time", *space) for name in header.channels}
-        dims |= {name: ("sample", *space) for name in header.static}
+        dims |= {name: ("sample", *space) for name in (*header.static, *[MASK] * header.masked)}
+        dims |= {name: ("sample", *["time"] * varies, *space) for name, varies in header.forcings.items()}
         dims |= {name: ("sample",) for name, value in header.parameters.items() if value is None}
         for name, own in dims.items():
-            dtype = "<f8" if name in header.parameters else stored_type(header.dtype)
+            dtype = "<f8" if name in header.parameters else "u1" if name == MASK else stored_type(header.dtype)
             item = file.create_dataset(name, [len(scales[dim]) for dim in own], dtype=dtype)
             for place, dim in enumerate(own):
                 item.dims[place].attach_scale(file[dim])
@@ -80,8 +83,6 @@ class NetCDFWriter(HDF5Writer):
 
 class ArraysWriter(Writer):
     """An archive of named arrays: `.npz`, or `.mat` for MATLAB. They are kept until the end."""
-
-    keeps: ClassVar[tuple[str, ...]] = ("static",)
 
     def refuse(self, path: Path) -> None:
         _refuse_names(self.header, path)
