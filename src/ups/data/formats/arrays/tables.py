@@ -9,7 +9,6 @@ A field that is one number in every trajectory is a parameter, one that never ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +82,7 @@ def read_table(path: Path) -> tuple[dict[str, tuple[object, tuple[str, ...]]], d
 
 def _arrays(
     whole: list[Float[np.ndarray, "_ *space C"]], names: list[str], axes: tuple[str, ...]
-) -> Mapping[str, tuple[object, tuple[str, ...]]]:
+) -> dict[str, tuple[object, tuple[str, ...]]]:
     found: dict[str, tuple[object, tuple[str, ...]]] = {}
     ragged = len({len(each) for each in whole}) > 1
     for column, name in enumerate(names):
