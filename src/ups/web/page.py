@@ -17,7 +17,18 @@ from pathlib import Path
 from ups.errors import UserError
 
 FOLDER = Path(__file__).parent / "page"
-OWN = ("colours.js", "numbers.js", "archive.js", "film.js", "charts.js", "field.js", "panel.js", "player.js", "views.js", "ui.js")
+OWN = (
+    "colours.js",
+    "numbers.js",
+    "archive.js",
+    "film.js",
+    "charts.js",
+    "field.js",
+    "panel.js",
+    "player.js",
+    "views.js",
+    "ui.js",
+)
 """What every page has, in the order in which it is read; a backend comes after it."""
 
 

@@ -22,21 +22,21 @@ from starlette.routing import Route
 from torch import Tensor
 
 from ups.config.settings import Strict
-from ups.errors import UserError
 from ups.data.sampler import mix
+from ups.errors import UserError
 from ups.fields import Conditions, Grid
 from ups.metrics import nrmse
 from ups.metrics.spectra import power_spectrum
 from ups.models.predictor import State
 from ups.models.saved import TrainedTask
 from ups.rollout.places import grid_like
-from ups.rollout.trust import departures
+from ups.rollout.trust import departures, untrained
 from ups.simulator import Simulator
 from ups.web import starts
 from ups.web.files import FORMATS, Recording, written
 from ups.web.page import page
 from ups.web.queue import Queue
-from ups.web.reference import Reference, references
+from ups.web.reference import references
 from ups.web.wire import packed, unpacked
 
 MASK = "mask"
@@ -52,7 +52,7 @@ class Begin(Strict):
     task: str
     name: str
     seed: int = SEED
-    parameters: dict[str, float] = {}
+    parameters: dict[str, float] = Field(default={})
     shape: list[int]
 
 
@@ -60,7 +60,7 @@ class Play(Strict):
     """What a play is asked for with, beside its arrays: `fields` (C, *space), and every static field by its name."""
 
     task: str
-    parameters: dict[str, float] = {}
+    parameters: dict[str, float] = Field(default={})
     dt: float | None = None
     steps: int = Field(default=200, ge=1, le=MOST_STEPS)
     members: int = Field(default=1, ge=1, le=64)
@@ -156,9 +156,9 @@ class Playground:
         learned = self._learned(said.task)
         spec, parameters = learned.spec, self._parameters(learned, said.parameters)
         fields, static, grid = self._fields(learned, arrays)
-        if not spec.steady and not 0 < (dt := said.dt or spec.dt or max(learned.leads)) < math.inf:
-            raise UserError(f"dt is {dt}; give a positive time")
-        lead = 0.0 if spec.steady else dt
+        lead = 0.0 if spec.steady else said.dt or spec.dt or max(learned.leads)
+        if not 0 <= lead < math.inf:
+            raise UserError(f"dt is {lead}; give a positive time")
         steps, members = 1 if spec.steady else said.steps, said.members if self.sim.predictor.chance else 1
         like, given = self.sim.predictor.like, static
         conditions = Conditions(
@@ -170,7 +170,8 @@ class Playground:
         state = self.sim.predictor.start(said.task, fields[None, None].to(like), conditions, grid)
         reference = self.references.get(said.task) if said.solver else None
         truths = None if reference is None else reference.frames(fields, static, parameters, lead, steps)
-        return self._frames(learned, state, conditions.mask, lead, steps, members, said.seed, truths)
+        notes = [] if spec.steady else untrained(learned, lead)
+        return self._frames(learned, state, conditions.mask, lead, steps, members, said.seed, truths, notes)
 
     def _frames(
         self,
@@ -182,6 +183,7 @@ class Playground:
         members: int,
         seed: int,
         truths: Iterator[Tensor] | None,
+        notes: list[str],
     ) -> Iterator[Frame]:
         predictor, warned = self.sim.predictor, set[str]()
         lead = None if learned.spec.steady else torch.full((1,), dt, dtype=torch.float64)
@@ -193,7 +195,7 @@ class Playground:
                 state = predictor.sample(state, lead, mix(seed, number), members)
                 each = predictor.decode(state)[:, 0].float().cpu()
                 fields, spread = each.mean(0), each.std(0)
-            notes = [n.split(": ", 1)[-1] for n in departures(learned, fields[None, None], mask)]
+            notes = notes + [n.split(": ", 1)[-1] for n in departures(learned, fields[None, None], mask)]
             truth = None
             if truths is not None:
                 try:
@@ -201,7 +203,7 @@ class Playground:
                 except UserError as error:
                     truths, notes = None, [*notes, f"the solver stopped: {error}"]
             told = [note for note in notes if note[:24] not in warned]
-            warned |= {note[:24] for note in told}
+            warned, notes = warned | {note[:24] for note in told}, list[str]()
             numbers = {**_numbers(learned, fields, truth, mask), "notes": told}
             yield Frame((number + 1) * dt, fields, truth, spread, numbers)
 
@@ -214,7 +216,9 @@ class Playground:
     def _grid(learned: TrainedTask, shape: list[int] | tuple[int, ...]) -> Grid:
         d = learned.spec.dimension
         if len(shape) != d or min(shape) < 4 or math.prod(shape) > MOST_POINTS:
-            raise UserError(f"the shape {list(shape)} does not do; give {d} numbers from 4, {MOST_POINTS} points at most")
+            raise UserError(
+                f"the shape {list(shape)} does not do; give {d} numbers from 4, {MOST_POINTS} points at most"
+            )
         return grid_like(learned.grid, shape)
 
     @staticmethod

@@ -58,9 +58,8 @@ class Reference:
             grid = Grid.cell_centred((fine,) * equation.dimension, equation.extent)
             named = {name: torch.tensor([value], dtype=torch.float64) for name, value in parameters.items()}
             ids = torch.zeros(1, dtype=torch.int64)
-            batch = Batch(
-                equation.name, state[None, None], times[None], grid, equation.boundary, named, media, ids
-            )
+            frames = state.expand(1, len(times), *state.shape)  # of which solvers take the first
+            batch = Batch(equation.name, frames, times[None], grid, equation.boundary, named, media, ids)
             return equation.coarse(batch, fine)[0]
 
         def seen(state: Tensor) -> Tensor:

@@ -30,9 +30,7 @@ def _bump(x: Sequence[Tensor], draws: Tensor) -> Tensor:
 
 
 def _box(x: Sequence[Tensor], draws: Tensor) -> Tensor:
-    inside = [
-        (((place - draw + 0.5) % 1 - 0.5).abs() < 0.2).float() for place, draw in zip(x, draws, strict=False)
-    ]
+    inside = [(((place - draw + 0.5) % 1 - 0.5).abs() < 0.2).float() for place, draw in zip(x, draws, strict=False)]
     return 2 * math.prod(inside[1:], start=inside[0]) - 1
 
 
@@ -89,7 +87,9 @@ def start(
     if learned.spec.steady:
         return torch.zeros(*grid.shape, len(learned.spec.channels)), static
     channels = [
-        _in_units(torch.zeros_like(shape) if number else shape, scales.channels[channel.name], channel.transform == "log")
+        _in_units(
+            torch.zeros_like(shape) if number else shape, scales.channels[channel.name], channel.transform == "log"
+        )
         for number, channel in enumerate(learned.spec.channels)
     ]
     return torch.stack(channels, -1), static

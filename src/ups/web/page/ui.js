@@ -3,7 +3,7 @@
 globalThis.UPS ??= {};
 (() => {
   const { h } = UPS;
-  const STARTS = { random: "Random, as in training", wave: "Wave", bump: "Bump", box: "Box", noise: "Smooth noise", flat: "Flat" };
+  const STARTS = { random: "As in training", wave: "Wave", bump: "Bump", box: "Box", noise: "Smooth noise", flat: "Flat" };
   const TOOLS = [["draw", "Draw"], ["sensor", "Sensor"], ["zoom", "Zoom"]];
   const MOST_SENSORS = 6;
 
@@ -179,7 +179,9 @@ globalThis.UPS ??= {};
           channels.length > 1 ? UPS.choice("Channel", channels, "0", (i) => { this.channel = Number(i); this.draw(); }, { hidden: true }) : null),
         UPS.tools(this), h("div", { class: `views d${info.dimensions} n${this.views.filter((view) => !view.wide).length}` }, ...this.views.map((view) => view.element)),
         transport, this.status, this.warnings);
-      this.work.replaceChildren(stage, UPS.settings(this), h("section", { class: "live", "aria-label": "Live numbers" }, ...this.live.map((each) => each.element)));
+      const live = h("section", { class: "live", "aria-label": "Live numbers" }, ...this.live.map((each) => each.element));
+      this.work.replaceChildren(h("div", { class: "left" }, stage, live), UPS.settings(this));
+      this.work.dataset.tool = this.tool;
       this.signs();
     }
 
@@ -268,7 +270,7 @@ globalThis.UPS ??= {};
       (factor) => { page.pause(); page.attempt(async () => { await player.resize(Number(factor)); page.begun(); }); });
     const [least, most] = info.leads.length ? info.leads : [0, 0];
     const time = info.steady ? [] : [
-      UPS.slider("Step dt", { low: least, high: most, value: player.dt }, (v) => { player.dt = v; page.changed(); }),
+      UPS.slider("Step dt", { low: least / 2, high: most * 2, value: player.dt, hint: `trained ${least === most ? "at" : `from ${UPS.say(least)} to`} ${UPS.say(most)}` }, (v) => { player.dt = v; page.changed(); }),
       UPS.slider("Steps", { low: 20, high: 1000, step: 20, value: player.steps }, (v) => { player.steps = v; page.changed(); }),
       UPS.slider("Frames a second", { low: 2, high: 60, step: 1, value: page.rate }, (v) => { page.rate = v; }),
     ];
@@ -303,8 +305,8 @@ globalThis.UPS ??= {};
     const [low, high] = info.spans[target] ?? [0, 1];
     page.value = high;
     const brush = painted ? [
-      UPS.slider("Brush", { low: 0.02, high: 0.2, value: page.size, say: (v) => `${Math.round(100 * v)} %` }, (v) => { page.size = v; }),
-      UPS.slider("paints", { low, high, value: high, say: (v) => UPS.say(v, 2) }, (v) => { page.value = v; }),
+      UPS.slider("Size", { low: 0.02, high: 0.2, value: page.size, say: (v) => `${Math.round(100 * v)} %` }, (v) => { page.size = v; }),
+      UPS.slider("Paint", { low, high, value: high, say: (v) => UPS.say(v, 2) }, (v) => { page.value = v; }),
     ] : [];
     return h("div", { class: "tools" },
       UPS.choice("The pointer", TOOLS, page.tool, (tool) => { page.tool = tool; page.work.dataset.tool = tool; }, { hidden: true }),

@@ -227,7 +227,7 @@ globalThis.UPS ??= {};
       const both = [];
       if (!info.steady) {
         both.push(strip(page, "Model", (frame) => of(frame.fields), range, map));
-        if (beside) both.push(strip(page, "Solver", (frame) => of(frame.truth ?? (frame.numbers ? null : frame.fields)) ?? [], range, map), strip(page, "Model − solver", (frame) => (frame.gap ??= gapOf(frame)) ?? [], gap, off));
+        if (beside) both.push(strip(page, "Solver", (frame) => of(frame.truth ?? (frame.numbers ? null : frame.fields)), range, map), strip(page, "Model − solver", (frame) => (frame.gap ??= gapOf(frame)), gap, off));
       }
       return [profile(page), ...info.static.map((name) => profile(page, name)), ...both];
     }
@@ -263,7 +263,7 @@ globalThis.UPS ??= {};
       const top = Math.max(-30, ...lines.flatMap(({ y }) => y.slice(1)).filter((v) => v > 0).map(Math.log10));
       UPS.chart(canvas, { lines, logx: true, logy: true, quiet: true, xlabel: "k", yrange: lines.length ? [top - 9, top + 0.5] : [-9, 0], xrange: [0, Math.log10(Math.max(10, Math.min(...player.shape) / 2))] });
     });
-    const error = beside && chart(info.steady ? "Error" : "Error, nRMSE", (canvas, { value }) => {
+    const error = beside && !info.steady && chart("Error, nRMSE", (canvas, { value }) => {
       const rows = past().filter(({ numbers }) => numbers?.error != null);
       const y = rows.map((row) => row.numbers.error), now = y.at(-1);
       value.textContent = now == null ? "" : UPS.say(now, 3);
