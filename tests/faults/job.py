@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+import ups
 from ups import checkpoint
 from ups.distributed.faults.heartbeat import Beat, heartbeat_path, read_heartbeat
 from ups.track.jsonl import read_events
@@ -173,8 +174,9 @@ def start(place: Place, name: str, *overrides: str, fault: str = "", ranks: int 
 
 
 def launch(command: list[str], run: Path, output: Path, variables: Mapping[str, str]) -> Job:
-    """Start a command in a session of its own."""
+    """Start a command in a session of its own; it runs the package that is imported here, wherever it starts."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("UPS_", "TORCHELASTIC"))}
+    path = (variables.get("PYTHONPATH"), str(Path(ups.__file__).parents[1]))
     _let_jobs_hear()
     with output.open("ab") as file:
         process = subprocess.Popen(
@@ -182,7 +184,7 @@ def launch(command: list[str], run: Path, output: Path, variables: Mapping[str, 
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=environment | variables,
+            env={**environment, **variables, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             start_new_session=True,  # so that a Ctrl-C can be sent as a terminal does
         )
     job = Job(process, run, output)

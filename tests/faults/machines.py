@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from job import Job, Place, launch
 
-import ups
-
 MACHINE = {"PYTHONPATH": str(Path(__file__).with_name("machine"))}
 """What else is in the environment of a job says what is wrong with its machine: `machine/sitecustomize.py`."""
 LONG_STEPS = 200
@@ -65,7 +63,7 @@ def start_inside(
         command,
         namespace.path(run) if namespace.kind == "-m" else run,
         place.runs.parent / f"{name}{who}.out",
-        {"PYTHONPATH": str(Path(ups.__file__).parents[1])},  # a path that holds wherever the command starts
+        {},
     )
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import warnings
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 import pytest
 from job import difference, slowness, start
 from machines import LONG, LONG_STEPS
 
-import ups
 from ups.track import background
 from ups.track.background import Background
 from ups.track.jsonl import Events, read_events
@@ -101,8 +98,7 @@ def test_fault_20_a_job_whose_tracker_raises_or_hangs_ends_like_one_without(
     package = tmp_path / "packages" / "tensorboard"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(trouble)
-    path = os.pathsep.join([str(package.parent), str(Path(ups.__file__).parents[1])])
-    job = start(place, fault, "runtime.tracking=[tensorboard]", PYTHONPATH=path)
+    job = start(place, fault, "runtime.tracking=[tensorboard]", PYTHONPATH=str(package.parent))
     assert job.wait() == 0, job.said()
     ended = datetime.now(UTC)
     assert difference(job.run, reference) == 0
@@ -156,8 +152,14 @@ def test_fault_20_a_job_whose_tracker_is_repaired_delivers_what_waited(tmp_path,
     package, repaired = tmp_path / "packages" / "tensorboard", tmp_path / "repaired"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(REPAIRED)
-    path = os.pathsep.join([str(package.parent), str(Path(ups.__file__).parents[1])])
-    job = start(place, "repaired", *LONG, "runtime.tracking=[tensorboard]", PYTHONPATH=path, REPAIRED=str(repaired))
+    job = start(
+        place,
+        "repaired",
+        *LONG,
+        "runtime.tracking=[tensorboard]",
+        PYTHONPATH=str(package.parent),
+        REPAIRED=str(repaired),
+    )
     job.reach(100)
     assert not repaired.exists()
     repaired.touch()
