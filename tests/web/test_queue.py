@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -80,6 +80,22 @@ def test_a_mistake_that_computing_finds_reaches_who_made_it_alone(sim: Simulator
         right = asyncio.ensure_future(queue.rollout(sim.question(WAVE, 3, conditions={"beta": 0.4})))
         done = await asyncio.gather(wrong, right, return_exceptions=True)
         assert isinstance(done[0], ZeroDivisionError) and done[1].values.shape == (3, 16, 1)
+
+    with queued(sim) as queue:
+        asyncio.run(asked(queue))
+
+
+def test_a_question_that_comes_while_a_batch_is_chosen_is_answered(sim: Simulator) -> None:
+    async def asked(queue: Queue) -> None:
+        first, second = (sim.question(WAVE, steps, conditions={"beta": 0.4}) for steps in (2, 3))
+        with queue._changed:  # as it is while the device's thread chooses
+            loop = threading.Thread(target=lambda: asyncio.run(queue.rollout(second)))
+            queue._waiting.append((Future(), first, first.kind()))
+            loop.start()
+            time.sleep(0.2)  # the other loop now waits for the lock
+            queue._next()
+        await asyncio.to_thread(loop.join, 10)
+        assert not loop.is_alive()
 
     with queued(sim) as queue:
         asyncio.run(asked(queue))

@@ -122,7 +122,7 @@ class Queue:
     def _next(self) -> _Batch:
         """The one that waits longest, and those like it."""
         chosen: list[tuple[Future[Rollout], Question]] = []
-        kept, rows, first = deque(), 0, None
+        kept, rows, first = [], 0, None
         while self._waiting:
             future, question, kind = self._waiting.popleft()
             most = min(self.settings.samples, POINTS // math.prod(question.frames.shape[2:-1]))
@@ -133,7 +133,7 @@ class Queue:
                 chosen.append((future, question))
             else:
                 kept.append((future, question, kind))
-        self._waiting = kept
+        self._waiting.extend(kept)  # the same deque: who asks now may hold it already
         self.counters.batches.observe(rows)
         return _Batch(chosen)
 
