@@ -208,7 +208,7 @@ def test_every_public_name_is_there(name, module):
 
 
 def test_a_name_that_is_not_there_says_what_is():
-    with pytest.raises(AttributeError, match="Simulator, TaskSpec, finetune, fit, generate, load"):
+    with pytest.raises(AttributeError, match="Simulator, TaskSpec, connect, finetune, fit, generate, load"):
         _ = ups.simulate_everything
 
 

@@ -98,7 +98,8 @@ def held(draw: st.DrawFn, layout: str) -> tuple[Header, Batch]:
     grid, boundary = grids(draw, dimension), boundaries(draw, dimension)
     times = increasing(draw, 1 if steady else draw(st.integers(1, 4)))
     count = draw(st.integers(1, 3))
-    one = draw(st.dictionaries(names, finite, max_size=3))
+    taken = (*channels, *static) if layout in ("netcdf", "arrays") else ()  # there, all names stand side by side
+    one = draw(st.dictionaries(names.filter(lambda name: name not in taken), finite, max_size=3))
     own = {name: [draw(finite) for _ in range(count)] if varying else [value] * count for name, value in one.items()}
     header = Header(
         task=draw(st.sampled_from(["", "burgers", "my task"])),
