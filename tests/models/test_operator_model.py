@@ -135,7 +135,7 @@ def test_a_force_that_is_fixed_in_space_needs_positions(modes: int, learned: boo
     force = torch.sin(4 * torch.pi * given["grid"].positions[0])[:, None].expand(3, 32, 1)
     optimiser = torch.optim.Adam(step.parameters(), lr=0.02)
     errors = []
-    for _ in range(60):
+    for _ in range(100):
         error = (step(**given) - given["history"][:, -1] - force).square().mean() / force.square().mean()
         optimiser.zero_grad()
         error.backward()
