@@ -5,7 +5,7 @@ are and whoever computed them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -31,12 +31,12 @@ class Numbers:
     @classmethod
     def of(cls, prediction: Fields, truth: Fields, context: MetricContext) -> Numbers:
         """Every registered metric that has a meaning for the task, and the rest."""
-        mask = context.mask
+        mask, context = context.mask, replace(context)  # which keeps what it shares no longer than these fields
         return cls(
             {n: metric(prediction, truth, context).cpu() for n, metric in metrics().items() if metric.applies(context)},
             squared_error(prediction, truth, mask).flatten(1).cpu(),
             squared_truth(prediction, truth, mask).flatten(1).cpu(),
-            nrmse(prediction, truth, mask).mean(2).cpu(),
+            context.once(nrmse, prediction, truth).mean(2).cpu(),
             spectrum(prediction, mask),
         )
 

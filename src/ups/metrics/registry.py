@@ -50,6 +50,16 @@ class MetricContext:
     equation: Equation | None = None
     parameters: Mapping[str, Float[Tensor, " N"]] = field(default_factory=dict)
     static: Mapping[str, Float[Tensor, "N *space"]] = field(default_factory=dict)
+    _kept: dict[Callable[..., Tensor], tuple[Fields, Fields, Tensor]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def once(self, function: Callable[[Fields, Fields, Mask], Tensor], prediction: Fields, truth: Fields) -> Tensor:
+        """`function(prediction, truth, mask)`, which several metrics of one prediction are made of."""
+        known = self._kept.get(function)
+        if known is None or known[0] is not prediction or known[1] is not truth:
+            known = self._kept[function] = (prediction, truth, function(prediction, truth, self.mask))
+        return known[2]
 
 
 Function = Callable[[Fields, Fields, MetricContext], Float[Tensor, " N"]]
@@ -130,11 +140,11 @@ def _register_own() -> None:
         ("max_error", max_error),
         ("boundary_rmse", boundary_rmse),
     ):
-        register_metric(name, lambda p, y, context, f=pointwise: _sample_means(f(p, y, context.mask)))
+        register_metric(name, lambda p, y, context, f=pointwise: _sample_means(context.once(f, p, y)))
     for column, (band, _, _) in enumerate(BANDS):
         register_metric(
             f"spectral_{band}",
-            lambda p, y, context, i=column: _sample_means(spectral_error(p, y, context.mask)[..., i]),
+            lambda p, y, context, i=column: _sample_means(context.once(spectral_error, p, y)[..., i]),
         )
     register_metric("vrmse", lambda p, y, context: _sample_means(vrmse(p, y, context.mask)))
     register_metric("conserved_rmse", _conserved, lambda context: bool(context.spec.invariants))
