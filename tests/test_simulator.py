@@ -101,6 +101,15 @@ def test_steps_and_times_agree_and_time_zero_is_the_start(small: Simulator) -> N
     assert by_steps.times.tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
+def test_of_a_long_rollout_only_the_times_wanted_are_kept(small: Simulator) -> None:
+    u0 = torch.randn(8, 1, dtype=torch.float64)
+    of = {"conditions": {"beta": 0.4}}
+    assert small.question(u0, times=[2.0, 10.0], **of).states == 2
+    assert small.question(u0, times=[3.33], **of).states <= 4  # those around it, which a cubic needs
+    every = small.rollout(u0, steps=100, **of).values
+    torch.testing.assert_close(small.rollout(u0, times=[2.0, 10.0], **of).values, every[[19, 99]], rtol=0, atol=0)
+
+
 def test_grid_points_give_what_the_grid_gives(small: Simulator) -> None:
     u0 = torch.randn(8, 1, dtype=torch.float64)
     whole = small.rollout(u0, steps=4, conditions={"beta": 0.4}).values

@@ -42,7 +42,7 @@ MOST_MEMBERS = 4096
 FEWEST_POINTS = 4
 """Along an axis of a start: fewer are a slip, such as channels taken for points."""
 MOST_STEPS = 10**7
-"""Of a rollout: all its states are kept, so more is a slip of the pen."""
+"""Of a rollout: more is a slip of the pen."""
 
 
 def load(run: str | Path, device: str | torch.device = "cpu", capture: bool = True) -> Simulator:

@@ -15,7 +15,7 @@ from ups.models.saved import TrainedTask
 from ups.rollout.predict import advance
 from ups.rollout.result import Rollout
 from ups.rollout.schedule import Schedule
-from ups.rollout.trust import departures
+from ups.rollout.trust import Departures
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,14 @@ class Question:
         return math.prod(self.target.shape) if isinstance(self.target, Grid) else len(self.target)
 
     @property
+    def steps(self) -> int:
+        """That are computed."""
+        return 1 if self.schedule is None else sum(count for _, count in self.schedule.runs)
+
+    @property
     def states(self) -> int:
-        """That are computed and kept until the end, of each sample and member."""
-        return 1 if self.schedule is None else 1 + sum(count for _, count in self.schedule.runs)
+        """That are kept until the end, of each sample and member."""
+        return 1 if self.schedule is None else len(self.schedule.needed)
 
     def kind(self) -> Hashable:
         """Questions of one kind can be computed together: what chance there is depends on the place in a batch."""
@@ -83,27 +88,40 @@ def answers(predictor: Predictor, questions: Sequence[Question]) -> Generator[No
     name, members, schedule = first.learned.spec.name, first.members, first.schedule
     frames = _joined([q.frames for q in questions])
     state = predictor.start(name, frames, _conditions([q.conditions for q in questions]), first.grid)
-    states = [] if schedule is None else [torch.cat([predictor.decode(state, first.target)] * members)]
+    needed = {0} if schedule is None else set(schedule.needed.tolist())
+    counts = [len(q.frames) for q in questions]
+    watched = [Departures(q.learned, q.conditions.mask) for q in questions]
+    states: list[Tensor] = []
+
+    def see(values: Tensor, place: int) -> None:
+        """Of the states of every member and sample, (M, B, *points, C), those wanted are kept."""
+        for departures, part in zip(watched, values.split(counts, 1), strict=True):
+            departures.see(part.flatten(0, 1))
+        if place in needed:
+            states.append(values)
+
+    if schedule is not None:
+        see(torch.stack([predictor.decode(state, first.target)] * members), 0)
     leads = [None] if schedule is None else schedule.leads(state.history)
-    for after in advance(predictor, state, leads, members if members > 1 else None, first.seed):
+    first_place = 0 if schedule is None else 1
+    for place, after in enumerate(
+        advance(predictor, state, leads, members if members > 1 else None, first.seed), first_place
+    ):
         values = predictor.decode(after, first.target)
-        states.append(values if members == 1 else values.flatten(0, 1))
+        see(values[None] if members == 1 else values, place)
         yield
-    computed = torch.stack(states, 1).unflatten(0, (members, -1))
-    parts = computed.split([len(q.frames) for q in questions], 1)
-    return [_rollout(question, part) for question, part in zip(questions, parts, strict=True)]
+    parts = torch.stack(states, 2).split(counts, 1)
+    return [_rollout(*of) for of in zip(questions, parts, watched, strict=True)]
 
 
-def _rollout(question: Question, computed: Tensor) -> Rollout:
-    """Of the states of every member and sample, (M, B, S, *points, C)."""
+def _rollout(question: Question, states: Tensor, departures: Departures) -> Rollout:
+    """Of the states kept of every member and sample, (M, B, N, *points, C)."""
     spec, schedule, members = question.learned.spec, question.schedule, question.members
-    states = computed.flatten(0, 1)
-    notes = departures(question.learned, states, question.conditions.mask)  # also of steps that are not wanted
     when = torch.zeros(1, dtype=torch.float64) if schedule is None else schedule.when
-    values = (states if schedule is None else schedule.read(states)).unflatten(0, (members, -1))
+    values = states if schedule is None else schedule.read(states.flatten(0, 1)).unflatten(0, (members, -1))
     values = values if question.batched else values[:, 0]
     values = values if members > 1 else values[0]
-    warnings = (*question.notes, *notes)
+    warnings = (*question.notes, *departures.notes())  # also of steps that are not wanted
     return Rollout(values, when, spec.channel_names, spec.name, warnings, question.target, spec.units, members)
 
 

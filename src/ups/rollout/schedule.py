@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -38,13 +39,22 @@ class Schedule:
             for _ in range(count):
                 yield tensor
 
-    def read(self, states: Float[Tensor, "B S *points C"]) -> Float[Tensor, "B T *points C"]:
-        """The states at the times wanted, from those of the start and after every step; a cubic between steps."""
+    @cached_property
+    def needed(self) -> Int[Tensor, " N"]:
+        """The places of the states that `read` is made of."""
+        return self._cubic.any(0).nonzero()[:, 0] if self.places is None else self.places.unique()
+
+    def read(self, states: Float[Tensor, "B N *points C"]) -> Float[Tensor, "B T *points C"]:
+        """The states at the times wanted, from those needed; a cubic between steps."""
         if self.places is not None:
-            return states[:, self.places]
-        steps = torch.arange(states.shape[1], dtype=torch.float64) * self.runs[0][0]
-        matrix = axis_matrix(steps, (0.0, float(steps[-1])), False, self.when, 3).to(states)
-        return torch.einsum("qt,bt...->bq...", matrix, states)
+            return states[:, torch.searchsorted(self.needed, self.places)]
+        return torch.einsum("qn,bn...->bq...", self._cubic[:, self.needed].to(states), states)
+
+    @cached_property
+    def _cubic(self) -> Float[Tensor, "T S"]:
+        ((dt, count),) = self.runs
+        steps = torch.arange(count + 1, dtype=torch.float64) * dt
+        return axis_matrix(steps, (0.0, float(steps[-1])), False, self.when, 3)
 
 
 def regular(dt: float, when: Float[Tensor, " T"]) -> Schedule:

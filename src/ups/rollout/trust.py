@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -21,38 +23,58 @@ def untrained(learned: TrainedTask, dt: float) -> list[str]:
     return [f"dt = {dt:g} is outside the lead times that task {learned.spec.name!r} was trained on ({trained})"]
 
 
-def departures(
-    learned: TrainedTask, states: Float[Tensor, "B T *points C"], mask: Bool[Tensor, "N *space"] | None = None
-) -> list[str]:
-    """Where channels leave the trained range and where they leave the numbers, each at its first step; 0 is the start,
-    or the solution of a steady task. Only of the cells inside the mask, which all members of a start share.
+class Departures:
+    """Where channels leave the trained range and where they leave the numbers, told from one state after another, of
+    which a few numbers are kept where the state is. Only of cells inside the mask, which all members of a start share.
     """
-    task, normaliser, notes = learned.spec.name, learned.normaliser, []
-    by_step = states.detach().movedim(-1, 0).transpose(1, 2).flatten(2)  # (C, T, all points of all samples)
-    inside = None if mask is None else mask.repeat(len(states) // len(mask), *(1,) * (mask.dim() - 1)).flatten()
-    ends = normaliser.ranges()
-    if ends is not None:
-        trained, margin = normaliser.physical(ends).T, BEYOND * (ends[1] - ends[0])
-        limits = normaliser.physical(ends + torch.stack([-margin, margin])).T
-        for name, values, (low, high), (least, most) in zip(
-            learned.spec.channel_names, by_step, limits.tolist(), trained.tolist(), strict=True
-        ):
-            outside = (values < low) | (values > high)
-            outside = outside if inside is None else outside & inside
-            if bool(outside.any()):
-                step = int(outside.any(1).int().argmax())
+
+    def __init__(self, learned: TrainedTask, mask: Bool[Tensor, "N *space"] | None = None) -> None:
+        self._learned, self._mask, self._ends = learned, mask, learned.normaliser.ranges()
+        self._seen: list[Tensor] = []
+
+    def see(self, state: Float[Tensor, "B *points C"]) -> None:
+        """The next one; the first is the start, or the solution of a steady task."""
+        values = state.detach().flatten(0, -2)  # (all points of all samples, C)
+        inside = torch.ones_like(values[:, :1], dtype=torch.bool)
+        if self._mask is not None:
+            mask = self._mask.repeat(len(state) // len(self._mask), *(1,) * (self._mask.dim() - 1))
+            inside = mask.reshape(-1, 1).to(values.device)
+        low, high = self._limits().to(values)
+        outside = inside & ((values < low) | (values > high))
+        least = torch.where(outside, values, math.inf).amin(0)
+        most = torch.where(outside, values, -math.inf).amax(0)
+        self._seen.append(torch.stack([least, most, values.isfinite().all(0).to(values)]))
+
+    def _limits(self) -> Float[Tensor, "2 C"]:
+        if self._ends is None:
+            return torch.tensor([[-math.inf], [math.inf]]).expand(2, len(self._learned.spec.channels))
+        margin = BEYOND * (self._ends[1] - self._ends[0])
+        return self._learned.normaliser.physical(self._ends + torch.stack([-margin, margin]))
+
+    def notes(self) -> list[str]:
+        """Each channel's at its first step."""
+        task, names = self._learned.spec.name, self._learned.spec.channel_names
+        least, most, finite = torch.stack(self._seen).double().cpu().unbind(1)  # (S, C) each
+        notes = []
+        if self._ends is not None:
+            trained = self._learned.normaliser.physical(self._ends).T.tolist()
+            for channel, name in enumerate(names):
+                outside = least[:, channel] <= most[:, channel]
+                if bool(outside.any()):
+                    step = int(outside.int().argmax())
+                    seen = torch.stack([least[step, channel], most[step, channel]])
+                    notes.append(
+                        f"step {step}: {name} = {span(seen)} is outside the range that task {task!r} was trained on "
+                        f"({trained[channel][0]:.4g} to {trained[channel][1]:.4g}); do not trust what follows"
+                    )
+        for channel, name in enumerate(names):
+            broken = finite[:, channel] == 0
+            if bool(broken.any()):
                 notes.append(
-                    f"step {step}: {name} = {span(values[step][outside[step]])} is outside the range that task "
-                    f"{task!r} was trained on ({least:.4g} to {most:.4g}); do not trust what follows"
+                    f"step {int(broken.int().argmax())}: {name} of task {task!r} has NaN or infinite values; start "
+                    "nearer to trained data"
                 )
-    for name, values in zip(learned.spec.channel_names, by_step, strict=True):
-        broken = ~torch.isfinite(values).all(1)
-        if bool(broken.any()):
-            notes.append(
-                f"step {int(broken.int().argmax())}: {name} of task {task!r} has NaN or infinite values; start nearer "
-                "to trained data"
-            )
-    return notes
+        return notes
 
 
 def span(values: Float[Tensor, "..."]) -> str:

@@ -30,7 +30,7 @@ from ups.metrics.spectra import power_spectrum
 from ups.models.predictor import State
 from ups.models.saved import TrainedTask
 from ups.rollout.places import grid_like
-from ups.rollout.trust import departures, untrained
+from ups.rollout.trust import Departures, untrained
 from ups.simulator import Simulator
 from ups.web import starts
 from ups.web.files import FORMATS, Recording, written
@@ -195,7 +195,9 @@ class Playground:
                 state = predictor.sample(state, lead, mix(seed, number), members)
                 each = predictor.decode(state)[:, 0].float().cpu()
                 fields, spread = each.mean(0), each.std(0)
-            notes = notes + [n.split(": ", 1)[-1] for n in departures(learned, fields[None, None], mask)]
+            departures = Departures(learned, mask)
+            departures.see(fields[None])
+            notes = notes + [note.split(": ", 1)[-1] for note in departures.notes()]
             truth = None
             if truths is not None:
                 try:

@@ -108,7 +108,7 @@ class Rollouts:
             ("points along an axis", max(space), most.axis),
             ("points in an answer", question.points, most.points),
             ("starts", len(question.frames), most.samples),
-            ("steps", question.states - 1, most.steps),
+            ("steps", question.steps, most.steps),
             ("numbers in a rollout", values, most.values),
             ("numbers in a rollout sent as JSON", values if wanted == JSON else 0, most.json_values),
         ):
