@@ -191,6 +191,8 @@ def test_a_network_of_one_task_is_no_stage_of_several(write):
         ),
         ("stages: {model: {kind: operator}}", r"'model' cannot be the name of a stage"),
         ("compare: {train: {architecture: fno}}", r"'train' cannot be the name of a stage or of what it is compared"),
+        ("stages: {operator: {architecture: pdet_stack, width: 64, heads: 5}}", r"heads 5 does not divide width 64"),
+        ("stages: {operator: {architecture: pdet_unet, width: 32, heads: 3}}", r"heads 3 does not divide width 32"),
         ("training: {batch_size: 1}", r"stages.operator has the batch_size 1 for 2 tasks"),
         ("compare: {spectral: {training: {batch_size: 1}}}", r"compare.spectral has the batch_size 1 for 2 tasks"),
     ],

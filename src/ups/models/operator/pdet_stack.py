@@ -20,10 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -50,6 +51,22 @@ class Rotation:
 class PdetStackSettings(OperatorSettings):
     heads: Positive | None = Field(default=None, description="of attention; one for every 64 of width if not given")
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        heads_of(self.width, self.heads, 1)
+        return self
+
+
+def heads_of(width: int, heads: int | None, dimension: int) -> int:
+    """How many heads there are, each of which turns pairs of channels along every axis."""
+    heads = heads or max(1, width // HEAD)
+    if width % heads or (width // heads) % 2 or width // heads < 2 * dimension:
+        raise UserError(
+            f"heads {heads} does not divide width {width} into heads of an even number of channels, at least "
+            f"{2 * dimension}; change either"
+        )
+    return heads
+
 
 class PdetStack:
     """The architecture's blocks, and the tables they need of a frame."""
@@ -64,14 +81,8 @@ class PdetStack:
         heads: int | None = None,
         expansion: float = 2.0,
     ) -> None:
-        heads = heads or max(1, width // HEAD)
-        self.width, self.heads, self.expansion = width, heads, expansion
-        most = max(frame.grid.dimension for frame in frames.values())
-        if width % heads or (width // heads) % 2 or width // heads < 2 * most:
-            raise UserError(
-                f"heads {heads} does not divide width {width} into heads of an even number of "
-                f"channels, at least {2 * most}; change either"
-            )
+        self.width, self.expansion = width, expansion
+        self.heads = heads_of(width, heads, max(frame.grid.dimension for frame in frames.values()))
 
     def body(self, depth: int) -> Stack:
         return Stack(self.block() for _ in range(depth))

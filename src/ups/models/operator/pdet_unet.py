@@ -35,11 +35,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -71,6 +71,19 @@ class PdetUnetSettings(OperatorSettings):
     channels: Literal["mixed", "separate"] = Field(
         default="mixed", description="one token a cell, or one for each channel of it"
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        heads_of(self.width, self.heads)
+        return self
+
+
+def heads_of(width: int, heads: int | None) -> int:
+    """How many there are at the finest level."""
+    heads = heads or max(1, width // HEAD)
+    if width % heads:
+        raise UserError(f"heads {heads} does not divide width {width}; change either")
+    return heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +117,8 @@ class PdetUnet:
         expansion: float = 2.0,
         channels: Literal["mixed", "separate"] = "mixed",
     ) -> None:
-        heads = heads or max(1, width // HEAD)
-        if width % heads:
-            raise UserError(f"heads {heads} does not divide width {width}; change either")
-        self.width, self.levels, self.window, self.heads, self.expansion = width, levels, window, heads, expansion
+        self.width, self.levels, self.window, self.expansion = width, levels, window, expansion
+        self.heads = heads_of(width, heads)
         self.separate = channels == "separate"
         self.dimensions = sorted({frame.grid.dimension for frame in frames.values()})
         ladders = [self.ladder(frame) for frame in frames.values()]
