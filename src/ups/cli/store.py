@@ -12,23 +12,33 @@ import typer
 from ups.cli.arguments import Config, Json, Overrides, Runs, Workers
 
 
-def build(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), workers: Workers = None) -> None:
+def build(
+    config: Config,
+    overrides: Overrides = None,
+    runs: Runs = Path("runs"),
+    workers: Workers = None,
+    latents: Annotated[
+        bool, typer.Option("--latents", help="The training fields as the run's trained codecs encode them.")
+    ] = False,
+) -> None:
     """Make or open the data of a run and write its stores. Interrupted, the same command goes on where it stopped.
 
     \b
     A store holds the normalised training fields of one task, ready to be read; training of the same run finds it.
     What is complete is left as it is, and only shards that are missing or cut are written. The bytes do not depend
-    on the number of workers. data.store=float16 takes half the room.
+    on the number of workers. data.store=float16 takes half the room. With --latents it stores what the run's trained
+    codecs make of these fields, which a stage of kind cached is trained on.
 
     \b
     Example:
       ups store build quickstart
       ups store build big.yaml --workers 16 data.store=float16 --runs /shared/runs
+      ups store build generative --latents
     """
     from ups import pipeline
     from ups.data.generate.workers import all_cores
 
-    for path in pipeline.build_stores(config, overrides or [], runs, workers or all_cores()):
+    for path in pipeline.build_stores(config, overrides or [], runs, workers or all_cores(), latents):
         print(path)
 
 

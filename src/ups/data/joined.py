@@ -85,17 +85,22 @@ class Joined(Dataset):
             batches.append(self.parts[part].read([indices[p] - self._starts[part] for p in positions], frames))
             order.extend(positions)
         back = torch.tensor(order).argsort()
-        first = batches[0]
-        return replace(
-            first,
-            values=torch.cat([b.values for b in batches])[back],
-            times=torch.cat([b.times for b in batches])[back],
-            parameters={k: torch.cat([b.parameters[k] for b in batches])[back] for k in first.parameters},
-            static={k: torch.cat([b.static[k] for b in batches])[back] for k in first.static},
-            ids=torch.tensor(list(indices), dtype=torch.int64),
-            forcings={k: torch.cat([b.forcings[k] for b in batches])[back] for k in first.forcings},
-            mask=None if first.mask is None else torch.cat([b.mask for b in batches if b.mask is not None])[back],
-        )
+        return end_to_end(batches).mapped(lambda tensor: tensor[back], torch.tensor(list(indices), dtype=torch.int64))
+
+
+def end_to_end(batches: Sequence[Batch]) -> Batch:
+    """Batches of the same task and frames as one."""
+    first = batches[0]
+    return replace(
+        first,
+        values=torch.cat([b.values for b in batches]),
+        times=torch.cat([b.times for b in batches]),
+        parameters={k: torch.cat([b.parameters[k] for b in batches]) for k in first.parameters},
+        static={k: torch.cat([b.static[k] for b in batches]) for k in first.static},
+        ids=torch.cat([b.ids for b in batches]),
+        forcings={k: torch.cat([b.forcings[k] for b in batches]) for k in first.forcings},
+        mask=None if first.mask is None else torch.cat([b.mask for b in batches if b.mask is not None]),
+    )
 
 
 def _own_times(parts: Sequence[Dataset]) -> Float[Tensor, "N T"] | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ups.config.load import config_hash
 from ups.data.sampler import check_ranks
@@ -40,8 +40,10 @@ from ups.track.environment import environment
 from ups.track.open import check_trackers
 from ups.track.progress import Progress
 from ups.training.capture import check_capture
-from ups.training.fit import progress_of
-from ups.training.restore import note_order
+from ups.training.fit import Plan, progress_of
+from ups.training.latents import latents_of
+from ups.training.restore import note_order, restored
+from ups.training.stages.codec import CodecStage
 
 
 def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None, *, page: bool = True) -> None:
@@ -122,27 +124,46 @@ def train_on_ranks(
         start_ranks(work, directory, ranks, config.runtime, nodes, rendezvous)
 
 
-def build_stores(name: str, overrides: Sequence[str], runs: Path, workers: int) -> list[Path]:
-    """Data and stores only, by worker processes: what training would begin with."""
+def build_stores(name: str, overrides: Sequence[str], runs: Path, workers: int, latents: bool = False) -> list[Path]:
+    """Data and stores only, by worker processes: what training would begin with; or the `latents` of its codecs."""
     refuse_launchers()
     config = load_run(name, overrides, runs)
     directory = runs / config.name
+    plans = stage_plans(config, {}, directory)
+    codecs = [plan for plan in plans.values() if plan.kind == "codec"]
+    if latents and not codecs:
+        raise UserError(
+            f"{name} has no stage of kind codec, so there are no latents to be stored; add one, or leave out --latents"
+        )
+    for plan in codecs if latents else ():
+        _refuse_unfinished(directory, plan)
     host = config.runtime.model_copy(update={"device": "cpu"})  # stores are often built where no GPU is
     with claimed_run(directory, config, _before(directory)), Runtime.start(host, config.seed) as runtime:
         tasks, _ = timed_data(runtime, config, directory, workers)
+        if latents:
+            found = [
+                latents_of(runtime, task, cast(CodecStage, restored(plan.directory)), workers)
+                for plan in codecs
+                for task in tasks.values()
+            ]
+            return [task.store.store.path for task in found]
     return [task.store.store.path for task in tasks.values()]
+
+
+def _refuse_unfinished(directory: Path, plan: Plan) -> None:
+    progress, wanted = progress_of(plan.directory), plan.training.steps
+    done = 0 if progress is None else progress["step"]
+    if done < wanted:
+        raise UserError(
+            f"{directory}: {plan.name} is trained to step {done} of {wanted}; finish it first, with its own command"
+        )
 
 
 def evaluate(directory: Path) -> dict[str, Any]:
     """Judge a trained run (again) and write its `metrics.json`."""
     config = run_config(directory)
-    for name, plan in stage_plans(config, {}, directory).items():
-        progress, wanted = progress_of(plan.directory), plan.training.steps
-        done = 0 if progress is None else progress["step"]
-        if done < wanted:
-            raise UserError(
-                f"{directory}: {name} is trained to step {done} of {wanted}; finish it first, with its own command"
-            )
+    for plan in stage_plans(config, {}, directory).values():
+        _refuse_unfinished(directory, plan)
     details = directory / "evaluation" / "details.json"
     command = json.loads(details.read_text())["command"] if details.exists() else f"ups run {directory / 'config.yaml'}"
 

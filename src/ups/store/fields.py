@@ -123,7 +123,7 @@ class FieldStore:
     """
 
     def __init__(self, path: Path, dataset: Dataset, normaliser: Normaliser, key: str) -> None:
-        self.store = ArrayStore.open(path, key)
+        self.store, self.dataset = ArrayStore.open(path, key), dataset
         self._sources = field_arrays(dataset, normaliser, self.store["fields"].dtype)
         self._mended: set[str] = set()
         self.normaliser, self.grid, self.boundary = normaliser, dataset.grid, dataset.boundary

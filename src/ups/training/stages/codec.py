@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from pydantic import Field
@@ -27,8 +27,11 @@ class CodecStageSettings(CodecSettings):
 class CodecStage:
     """Trains encoder and decoder; what stands on it meets them frozen."""
 
-    def __init__(self, model: Codec, settings: CodecStageSettings, name: str = "codec") -> None:
+    def __init__(
+        self, model: Codec, settings: CodecStageSettings, tasks: Sequence[TrainedTask], name: str = "codec"
+    ) -> None:
         self.model, self.settings, self.name = model, settings, name
+        self.tasks = {task.spec.name: task for task in tasks}
 
     def trainable(self) -> Codec:
         return self.model
@@ -73,4 +76,4 @@ def build_codec(tasks: tuple[TrainedTask, ...], settings: CodecStageSettings, se
             )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return CodecStage(Codec(tasks, settings), settings, name)
+        return CodecStage(Codec(tasks, settings), settings, tasks, name)
