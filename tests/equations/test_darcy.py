@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from ups.equations import Darcy
+from ups.equations import Darcy, DiffusionReaction
 from ups.errors import UserError
 
 
@@ -90,6 +90,41 @@ def test_a_steady_batch_has_one_frame_and_its_medium():
     assert batch.values.shape == (1, 1, 16, 16, 1) and batch.static["a"].shape == (1, 16, 16)
     assert batch.values.dtype == batch.static["a"].dtype == torch.float32
     assert Darcy().task().steady and Darcy().task().static == ("a",)
+
+
+def test_refining_goes_on_from_where_a_guess_stands():
+    equation = Darcy(points=32)
+    batch = equation.solve(0, range(6))
+    a, solved = batch.static["a"], equation.steady_state(batch.static["a"])
+    noise = torch.randn(6, 32, 32, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    guess = solved[..., None] * (1 + 0.05 * noise)
+
+    def error(values):
+        return equation.energy(a, values[..., 0] - solved)
+
+    assert torch.equal(equation.refine(guess, batch.static, 0), guess)
+    refined = [error(equation.refine(guess, batch.static, n)) for n in (0, 2, 4, 8)]
+    assert all(bool((later < earlier).all()) for earlier, later in pairwise(refined))  # what the method minimises
+    assert bool((refined[3] < 0.05 * refined[0]).all())
+    assert float(error(equation.refine(guess, batch.static, 60)).max()) < 1e-8  # as exact as the solution
+
+
+def test_the_solver_needs_fewer_iterations_from_near_the_solution_and_none_from_it():
+    equation = Darcy(points=32)
+    a = equation.permeability(0, range(6))
+    solved, zero = equation.steady_state(a), torch.zeros_like(a)
+    cold = equation.iterations(a, zero, 1e-6)
+    warm = equation.iterations(a, (1 - 1e-3) * solved, 1e-6)
+    assert bool((warm < 0.7 * cold).all()) and bool((cold > 10).all())
+    assert equation.iterations(a, solved, 1e-6).tolist() == [0] * 6
+
+
+def test_only_what_has_a_residual_is_refined():
+    field = torch.zeros(1, 8, 8, 1)
+    with pytest.raises(UserError, match="do without refining"):
+        Darcy(points=8, target="transient").refine(field, {"a": torch.ones(1, 8, 8)}, 1)
+    with pytest.raises(UserError, match="do without refining"):
+        DiffusionReaction().refine(field, {}, 1)
 
 
 def test_an_impossible_medium_is_refused():

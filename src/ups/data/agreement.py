@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ups.data.partial import partial_spec
 from ups.data.settings import TaskConfig
 from ups.data.tasks import task, task_from_mapping
 from ups.data.without import spec_without
@@ -15,11 +16,12 @@ from ups.fields import AXES, Boundary, Header, Side, TaskSpec
 
 def task_of(name: str, config: TaskConfig) -> TaskSpec:
     """The task that a configuration defines for itself alone, or the registered one, with its latent spacing if any and
-    without what is dropped.
+    without what is dropped or hidden.
     """
     spec = spec_without(
         task_from_mapping({**config.define, "name": name}) if config.define else task(name), config.drop
     )
+    spec = spec if config.known is None else partial_spec(spec)
     return spec if config.latent_spacing is None else replace(spec, latent_spacing=config.latent_spacing)
 
 

@@ -62,6 +62,7 @@ def check_inputs(
         if config.make:
             made = _check_made(spec, config.make, root, seed, files)
             headers, tests = [header_without(header, config.drop) for header in made.values()], {name: None}
+            headers = headers if config.known is None else [replace(header, static=spec.static) for header in headers]
             first = headers[0]
             missing = sum(not path.exists() for path in made)
             outline = Outline(spec, first, config.make.trajectories, tuple(made), missing)

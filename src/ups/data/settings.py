@@ -59,6 +59,9 @@ class TaskConfig(Strict):
     drop: list[str] = Field(
         default=[], description="parameters, static fields, forcings or mask to do without, by name"
     )
+    known: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None, description="share of the points at which static fields are told; all if not given"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> TaskConfig:

@@ -6,7 +6,7 @@ import itertools
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ups.data.generate.make import generate
 from ups.data.generate.workers import all_cores
 from ups.data.joined import Joined, Subset
 from ups.data.open import open_dataset
+from ups.data.partial import Partial
 from ups.data.prepare.row_ranges import batches
 from ups.data.prepare.splits import Splits, check_disjoint, split
 from ups.data.resampled import resampled
@@ -125,6 +126,8 @@ def _made(
     splits = [split(part) for part in parts]
     joined = Splits(*(Joined(column) for column in zip(*splits, strict=True)))
     solvers = tuple((equation, part.test) for equation, part in zip(equations, splits, strict=True))
+    if len(equations) == 1:
+        spec = replace(spec, source={"equation": equations[0].name, "settings": asdict(equations[0])})
     return Source(spec, joined.train, joined.validation, {name: joined.test}, solvers)
 
 
@@ -169,7 +172,8 @@ def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:
 
 
 def _as_wanted(dataset: Dataset, config: TaskConfig) -> Dataset:
-    return Without(dataset, config.drop) if config.drop else dataset
+    dataset = Without(dataset, config.drop) if config.drop else dataset
+    return dataset if config.known is None else Partial(dataset, config.known)
 
 
 def _few(source: Source, trajectories: int | None) -> Source:

@@ -144,6 +144,12 @@ class Equation(ABC):
         residual, zero at the solution. Smooth, second order or better; not the solver's own limited fluxes.
         """
 
+    def refine(
+        self, values: Float[Tensor, "B *space C"], static: Static, iterations: int
+    ) -> Float[Tensor, "B *space C"]:
+        """A steady solution after so many iterations of the solver, started from the given fields."""
+        raise UserError(f"{self.name} has no solver that goes on from a guess; do without refining")
+
     def advance(self, state: Float[Tensor, "B *state"], now: float, later: float, /) -> Float[Tensor, "B *state"]:
         """The later state on its own grid."""
         raise NotImplementedError

@@ -38,12 +38,15 @@ Velocity = Callable[[Float[Tensor, "B *latent D"], Float[Tensor, " B"], Float[Te
 """(x, τ, span) → dx/dτ at τ; or, of a `span`, the mean over τ … τ + span along the path (a consistency model's)."""
 
 
-class CorrectorSettings(TrunkSettings):
+class FlowSettings(TrunkSettings):
     """Of what looks at the fields and of what moves latents each."""
 
-    horizon: Positive = Field(default=4, description="steps of the operator, at most, whose error is corrected at once")
     sampler: Literal["euler", "heun"] = "heun"
     steps: Positive = Field(default=4, description="of the sampler")
+
+
+class CorrectorSettings(FlowSettings):
+    horizon: Positive = Field(default=4, description="steps of the operator, at most, whose error is corrected at once")
 
 
 class Corrector(nn.Module):
@@ -51,7 +54,7 @@ class Corrector(nn.Module):
 
     computed_by = ("size", "context", "velocity")
 
-    def __init__(self, tasks: Sequence[TrainedTask], codec: Codec, settings: CorrectorSettings) -> None:
+    def __init__(self, tasks: Sequence[TrainedTask], codec: Codec, settings: FlowSettings) -> None:
         super().__init__()
         names = [task.spec.name for task in tasks]
         pairs = {t.spec.name: replace(t.spec, history=2) for t in tasks}
@@ -217,6 +220,33 @@ class Correction:
         elapsed: Float[Tensor, " B"],
         noise: Float[Tensor, "B *latent D"],
     ) -> Float[Tensor, "B *space C"]:
+        change = self.change(task, before, predicted, static, parameters, elapsed, noise)
+        change = change - conserved_mean(self.operator, task, change)
+        return self.operator.get_submodule(f"guards_{task}")(predicted + change, before)
+
+    def steady(
+        self,
+        task: str,
+        predicted: Float[Tensor, "B *space C"],
+        static: Float[Tensor, "B *space S"],
+        parameters: Mapping[str, Float[Tensor, " B"]],
+        noise: Float[Tensor, "B *latent D"],
+    ) -> Float[Tensor, "B *space C"]:
+        """Of a steady task, which nothing came before and whose solutions have no guards."""
+        nothing, one = torch.zeros_like(predicted), predicted.new_ones(len(predicted))
+        return predicted + self.change(task, nothing, predicted, static, parameters, one, noise)
+
+    def change(
+        self,
+        task: str,
+        before: Float[Tensor, "B *space C"],
+        predicted: Float[Tensor, "B *space C"],
+        static: Float[Tensor, "B *space S"],
+        parameters: Mapping[str, Float[Tensor, " B"]],
+        elapsed: Float[Tensor, " B"],
+        noise: Float[Tensor, "B *latent D"],
+    ) -> Float[Tensor, "B *space C"]:
+        """D(E(û) + s x) − D(E(û))."""
         corrector, codec = self.corrector, self.codec
         latent = codec.encode(task, predicted)
         context = corrector.context(task, before, predicted, static, parameters, elapsed)
@@ -228,9 +258,7 @@ class Correction:
         size = corrector.size(task, elapsed, self.operator.change(task, elapsed), context)
         moved = latent + x * size.view(len(size), *(1,) * (x.dim() - 2), -1)
         change = codec.decode(task, moved) - codec.decode(task, latent)
-        change = change * corrector.seen.wall_factor(task, change)
-        change = change - conserved_mean(self.operator, task, change)
-        return self.operator.get_submodule(f"guards_{task}")(predicted + change, before)
+        return change * corrector.seen.wall_factor(task, change)
 
     def noise_shape(self, task: str) -> tuple[int, ...]:
         return (*self.codec.frames[task].latent_shape, self.codec.numbers[task])

@@ -186,7 +186,11 @@ class Propagator(nn.Module):
         return self.network.matrices() if isinstance(self.network, Layered) else []
 
     def change(self, task: str, lead: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-        """The rms of change over a lead time, over all channels: about the relative error of persistence."""
+        """The rms of change over a lead time, over all channels: about the relative error of persistence. Of a steady
+        task that of its solutions, which are normalised.
+        """
+        if self.tasks[task].steady:
+            return torch.ones_like(lead)
         return self.get_submodule(f"scales_{task}")(lead).square().mean(-1).sqrt()
 
     @staticmethod

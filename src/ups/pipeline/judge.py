@@ -94,7 +94,8 @@ def judge(
     write(folder / "errors.json", json.dumps({view: evaluation.errors for view, evaluation in found.items()}).encode())
     compared = [name for name in config.compared_names() if name in predictors]
     if any(predictor.chance for predictor in predictors.values()):
-        compared += [DRESSED, PERTURBED]
+        moving = any(not task.spec.steady for task in predictors[model].tasks.values())
+        compared += [DRESSED, PERTURBED] if moving else [DRESSED]
     trained_beside = [family for family, plans in done.items() if plans]
     shown = {
         "model": model,

@@ -17,6 +17,7 @@ from ups.training.stages.codec import CodecStage, CodecStageSettings, build_code
 from ups.training.stages.corrector import CorrectorStage, build_corrector
 from ups.training.stages.distilled import DistilledSettings, DistilledStage, build_distilled
 from ups.training.stages.operator import OperatorStage, OperatorStageSettings, freeze_shared, operator_settings
+from ups.training.stages.steady import SteadySettings, SteadyStage, build_steady
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,11 @@ def _distilled(context: StageContext) -> DistilledStage:
     return build_distilled(context.name, context.settings, context.training, context.parents, context.checksums)
 
 
+def _steady(context: StageContext) -> SteadyStage:
+    c = context
+    return build_steady(c.name, c.settings, c.training, c.tasks, c.seed, c.parents, c.checksums)
+
+
 STAGES = Registry[StageKind](
     "kind of stage",
     {
@@ -73,6 +79,7 @@ STAGES = Registry[StageKind](
         "codec": StageKind("codec", lambda given: CodecStageSettings, _codec, predicts=False),
         "corrector": StageKind("corrector", lambda given: CorrectorSettings, _corrector),
         "distilled": StageKind("distilled", lambda given: DistilledSettings, _distilled),
+        "steady": StageKind("steady", lambda given: SteadySettings, _steady),
     },
 )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ups.data.formats.description import to_json
 from ups.data.joined import Joined, Subset
+from ups.data.partial import Partial
 from ups.data.remote import is_remote
 from ups.data.resampled import Resampled
 from ups.data.views import View
@@ -61,6 +62,9 @@ def _fingerprint(dataset: Dataset) -> list[Any] | None:
         inner = _fingerprint(dataset.dataset)
         taken = list(dataset.indices) if isinstance(dataset, Subset) else _told(dataset.header)
         return None if inner is None else [type(dataset).__name__, taken, inner]
+    if isinstance(dataset, Partial):
+        inner = _fingerprint(dataset.dataset)
+        return None if inner is None else ["Partial", dataset.share, inner]
     path = getattr(dataset, "path", None)
     if path is None or is_remote(path):
         return None

@@ -87,6 +87,12 @@ class Normaliser:
         columns = [self._standardised(name, fields[name].to(like), mask) for name in self.spec.static]
         return torch.stack(columns, -1) if columns else like.new_zeros(*like.shape[:1], *like.shape[2:-1], 0)
 
+    def physical_static(self, columns: Float[Tensor, "B *space S"]) -> dict[str, Float[Tensor, "B *space"]]:
+        """The task's static fields in their own units, by name."""
+        scales = [self.statistics.static[name] for name in self.spec.static]
+        fields = zip(self.spec.static, scales, columns.unbind(-1), strict=True)
+        return {name: field * (scale.std or 1.0) + scale.mean for name, scale, field in fields}
+
     def forcings(
         self,
         fields: Mapping[str, Float[Tensor, "B ..."]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,9 @@ from ups.data.draws import Draws
 from ups.data.sampler import Span
 from ups.errors import UserError
 from ups.fields import Batch
-from ups.models.corrector import Correction, Corrector, CorrectorSettings, Velocity, flow_matching
+from ups.models.codec import Codec
+from ups.models.corrector import Correction, Corrector, CorrectorSettings, FlowSettings, Velocity, flow_matching
+from ups.models.predictor import Predictor
 from ups.models.saved import TrainedTask
 from ups.rollout.corrected import CorrectedPredictor, CorrectedState
 from ups.rollout.unroll import start_history, unroll
@@ -49,19 +52,22 @@ class Errors:
         return lambda x, time, span: model.velocity(self.task, x, time, span, self.latent, context)
 
 
-class CorrectorStage:
+class FlowStage(ABC):
+    """Trains a corrector on what a frozen operator is wrong by, as a frozen codec sees it."""
+
     def __init__(
         self,
         model: Corrector,
         operator: OperatorStage,
         codec: CodecStage,
-        settings: CorrectorSettings,
+        settings: FlowSettings,
         training: TrainingConfig,
         tasks: Sequence[TrainedTask],
         checksums: Mapping[str, str],
         name: str = "corrector",
     ) -> None:
-        self.name, self.model, self.settings, self.training = name, model, settings, training
+        self.name, self.model, self.training = name, model, training
+        self.settings: FlowSettings = settings
         self.operator, self.codec, self.checksums = operator, codec, checksums
         self.given = {task.spec.name: task.given for task in tasks}
         self.tasks = tuple(tasks)
@@ -77,11 +83,8 @@ class CorrectorStage:
         settings = self.settings
         return Correction(self.operator.model, self.codec.model, self.model, settings.sampler, settings.steps)
 
-    def predictor(self) -> CorrectedPredictor:
-        return CorrectedPredictor(self.operator.predictor(), self.correction(), self.settings.horizon)
-
-    def window(self, step: int) -> Span:
-        return Span(self.settings.horizon, self.training.stride_table())
+    def predictor(self) -> Predictor:
+        return self.predicting(self.correction())
 
     def loss(self, batch: Batch, draws: Draws) -> LossParts:
         """Flow matching, and the learned size s of the error: m/s² − ln(m/s²) − 1 of its mean square m over cells,
@@ -100,6 +103,37 @@ class CorrectorStage:
     def size(self, errors: Errors, context: Float[Tensor, "B *latent W"]) -> Float[Tensor, "B D"]:
         change = self.operator.model.change(errors.task, errors.elapsed)
         return self.model.size(errors.task, errors.elapsed, change, context)
+
+    def validate(self, batch: Batch, draws: Draws) -> Scores:
+        """The energy score of a few members, relative per frame as the operator's error is, beside that error: the same
+        score of an ensemble of one.
+        """
+        return self.judged(self.predictor(), batch, draws)
+
+    @abstractmethod
+    def predicting(self, correct: Correction) -> Predictor:
+        """What applies a correction of this kind: this stage's, or what is distilled of it."""
+
+    @abstractmethod
+    def window(self, step: int) -> Span: ...
+
+    @abstractmethod
+    def errors(self, batch: Batch, draws: Draws, noise: float) -> Errors:
+        """Those of the batch's samples; `noise` is that of the inputs, in their rms."""
+
+    @abstractmethod
+    def judged(self, predictor: Any, batch: Batch, draws: Draws) -> Scores:
+        """What `validate` says of this predictor, or of one distilled."""
+
+
+class CorrectorStage(FlowStage):
+    settings: CorrectorSettings
+
+    def predicting(self, correct: Correction) -> Predictor:
+        return CorrectedPredictor(self.operator.predictor(), correct, self.settings.horizon)
+
+    def window(self, step: int) -> Span:
+        return Span(self.settings.horizon, self.training.stride_table())
 
     @torch.no_grad()
     def errors(self, batch: Batch, draws: Draws, noise: float) -> Errors:
@@ -123,13 +157,8 @@ class CorrectorStage:
         missing = codec.encode(task, targets[rows, place]) - latent
         return Errors(task, (history[:, -1], predicted, static, batch.parameters, elapsed), latent, missing, elapsed)
 
-    def validate(self, batch: Batch, draws: Draws) -> Scores:
-        """The energy score of a few members over rollouts from the frames given, relative per frame as the operator's
-        error is, beside that error: the same score of an ensemble of one.
-        """
-        return self.judged(self.predictor(), batch, draws)
-
-    def judged(self, predictor: CorrectedPredictor, batch: Batch, draws: Draws) -> Scores:
+    def judged(self, predictor: Any, batch: Batch, draws: Draws) -> Scores:
+        """Over rollouts from the frames given."""
         task, spec, given = batch.task, self.operator.model.tasks[batch.task], self.given[batch.task]
         start, targets = start_history(batch.values[:, :given], spec.history), batch.values[:, given:]
         static, count = given_of(batch, spec), len(batch)
@@ -174,25 +203,39 @@ def build_corrector(
     parents: Mapping[str, Any],
     checksums: Mapping[str, str],
 ) -> CorrectorStage:
-    operators = [stage for stage in parents.values() if isinstance(stage, OperatorStage)]
-    codecs = [stage for stage in parents.values() if isinstance(stage, CodecStage)]
-    if len(operators) != 1 or len(codecs) != 1 or len(parents) != 2:
-        raise UserError(f"stage {name!r} corrects an operator's error as a codec sees it; give `on:` one of each")
+    operator, codec = operator_and_codec(name, parents, tasks)
     for task in tasks:
         if task.spec.steady:
             raise UserError(
-                f"stage {name!r} corrects rollouts, and task {task.spec.name!r} is steady; leave that task out"
+                f"stage {name!r} corrects rollouts, and task {task.spec.name!r} is steady; leave that task out, "
+                "or use a steady stage"
             )
         if task.spec.dt is None or task.spec.forcings:
             raise UserError(
                 f"stage {name!r} corrects rollouts at equal steps without forcings, and task {task.spec.name!r} has "
                 "others; leave that task out"
             )
+    model = seeded_corrector(tasks, codec.model, settings, seed)
+    return CorrectorStage(model, operator, codec, settings, training, tasks, checksums, name)
+
+
+def operator_and_codec(
+    name: str, parents: Mapping[str, Any], tasks: Sequence[TrainedTask]
+) -> tuple[OperatorStage, CodecStage]:
+    """The two parents of a stage that corrects an operator."""
+    operators = [stage for stage in parents.values() if isinstance(stage, OperatorStage)]
+    codecs = [stage for stage in parents.values() if isinstance(stage, CodecStage)]
+    if len(operators) != 1 or len(codecs) != 1 or len(parents) != 2:
+        raise UserError(f"stage {name!r} corrects an operator's error as a codec sees it; give `on:` one of each")
+    for task in tasks:
         if task.spec.name not in codecs[0].model.frames:
             raise UserError(
                 f"stage {name!r} needs a codec of task {task.spec.name!r}, which {codecs[0].name!r} never saw"
             )
+    return operators[0], codecs[0]
+
+
+def seeded_corrector(tasks: Sequence[TrainedTask], codec: Codec, settings: FlowSettings, seed: int) -> Corrector:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Corrector(tasks, codecs[0].model, settings)
-    return CorrectorStage(model, operators[0], codecs[0], settings, training, tasks, checksums, name)
+        return Corrector(tasks, codec, settings)

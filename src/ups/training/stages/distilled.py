@@ -20,11 +20,11 @@ from ups.data.sampler import Span
 from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.corrector import Correction, Corrector, consistency, path
-from ups.rollout.corrected import CorrectedPredictor
+from ups.models.predictor import Predictor
 from ups.training.losses import LossParts
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Parent, Scores
-from ups.training.stages.corrector import CorrectorStage, of_cells
+from ups.training.stages.corrector import FlowStage, of_cells
 
 HALVINGS = 2
 """At most, of the way from noise to data: it learns to take 1, 2 and 4 steps."""
@@ -39,7 +39,7 @@ class DistilledStage:
     def __init__(
         self,
         model: Corrector,
-        teacher: CorrectorStage,
+        teacher: FlowStage,
         settings: DistilledSettings,
         training: TrainingConfig,
         checksum: str,
@@ -56,7 +56,7 @@ class DistilledStage:
         return {self.teacher.name: Parent(self.teacher.correction().modules(), self.checksum)}
 
     def window(self, step: int) -> Span:
-        return Span(self.teacher.settings.horizon, self.training.stride_table())
+        return self.teacher.window(step)
 
     def loss(self, batch: Batch, draws: Draws) -> LossParts:
         """From a drawn place on the path of noise to an error of the operator's, to the end of its stretch."""
@@ -76,10 +76,10 @@ class DistilledStage:
     def validate(self, batch: Batch, draws: Draws) -> Scores:
         return self.teacher.judged(self.predictor(), batch, draws)
 
-    def predictor(self) -> CorrectedPredictor:
+    def predictor(self) -> Predictor:
         teacher = self.teacher
         correct = Correction(teacher.operator.model, teacher.codec.model, self.model, "jumps", self.settings.steps)
-        return CorrectedPredictor(teacher.operator.predictor(), correct, teacher.settings.horizon)
+        return teacher.predicting(correct)
 
 
 def build_distilled(
@@ -90,7 +90,7 @@ def build_distilled(
     checksums: Mapping[str, str],
 ) -> DistilledStage:
     teacher = next(iter(parents.values()), None)
-    if len(parents) != 1 or not isinstance(teacher, CorrectorStage):
+    if len(parents) != 1 or not isinstance(teacher, FlowStage):
         raise UserError(f"stage {name!r} distils one corrector; give `on: [NAME]` of it")
     student = copy.deepcopy(teacher.model).requires_grad_(False)  # what it sees is the teacher's, and so is the size
     for part in student.flow_parts():

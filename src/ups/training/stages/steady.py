@@ -1,0 +1,125 @@
+"""The steady stage: solutions as a distribution, around a frozen operator's one, given the coefficient as far as it is
+known (`models/corrector.py`); refined by the equation's own solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+
+from ups.data.draws import Draws
+from ups.data.sampler import Span
+from ups.errors import UserError
+from ups.fields import Batch
+from ups.models.corrector import Correction, Corrector, FlowSettings
+from ups.models.saved import TrainedTask
+from ups.rollout.steady import SteadyPredictor
+from ups.training.losses import relative_error
+from ups.training.settings import TrainingConfig
+from ups.training.stage import Scores
+from ups.training.stages.corrector import (
+    MEMBERS,
+    Errors,
+    FlowStage,
+    operator_and_codec,
+    relative_energy,
+    seeded_corrector,
+)
+from ups.training.stages.operator import given_of
+
+if TYPE_CHECKING:
+    from ups.equations import Equation
+
+
+class SteadySettings(FlowSettings):
+    refine: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="iterations of the equation's own solver that every sample is refined by"
+    )
+
+
+class SteadyStage(FlowStage):
+    settings: SteadySettings
+
+    @cached_property
+    def solvers(self) -> Mapping[str, Equation]:
+        return {task.spec.name: solver_of(task) for task in self.tasks} if self.settings.refine else {}
+
+    def predicting(self, correct: Correction) -> SteadyPredictor:
+        return SteadyPredictor(self.operator.predictor(), correct, self.solvers, self.settings.refine)
+
+    def window(self, step: int) -> Span:
+        """The solution, which is its only frame."""
+        return Span(0)
+
+    @torch.no_grad()
+    def errors(self, batch: Batch, draws: Draws, noise: float) -> Errors:
+        task, codec, solution = batch.task, self.codec.model, batch.values[:, -1]
+        static = given_of(batch, self.operator.model.tasks[task])
+        zero = torch.zeros_like(batch.values)
+        predicted = self.operator.model(task, zero, static, batch.parameters, None, batch.grid)
+        latent = codec.encode(task, predicted)
+        missing = codec.encode(task, solution) - latent
+        one = solution.new_ones(len(solution))
+        return Errors(task, (zero[:, -1], predicted, static, batch.parameters, one), latent, missing, one)
+
+    def judged(self, predictor: Any, batch: Batch, draws: Draws) -> Scores:
+        """The energy score of a few members, not refined, beside the operator's error."""
+        errors, solution = self.errors(batch, draws, 0.0), batch.values[:, -1]
+        _, predicted, static, parameters, _ = errors.seen
+        shape = predictor.correct.noise_shape(batch.task)
+        members = [
+            predictor.correct.steady(
+                batch.task, predicted, static, parameters, draws.normal(f"member {number}", shape).to(predicted)
+            )
+            for number in range(MEMBERS)
+        ]
+        return Scores(relative_energy(torch.stack(members), solution), relative_error(predicted, solution))
+
+
+def solver_of(learned: TrainedTask) -> Equation:
+    """The equation of a task on its own grid; refused where its residual cannot be computed."""
+    from ups.equations.named import named_equation
+
+    spec, source = learned.spec, learned.spec.source
+    if "settings" not in source:
+        raise UserError(
+            f"task {spec.name!r} is refined by its equation, whose settings only data that are made tell; use "
+            f"tasks.{spec.name}.make, or refine=0"
+        )
+    equation = named_equation(source["equation"], source["settings"])
+    if hidden := [name for name in equation.static if name not in spec.static]:
+        raise UserError(
+            f"task {spec.name!r} does not tell all of {hidden[0]!r}, without which its equation has no residual; "
+            "use refine=0"
+        )
+    ones = {name: torch.ones(1, *learned.grid.shape) for name in equation.static}
+    equation.refine(torch.zeros(1, *learned.grid.shape, len(spec.channels)), ones, 0)  # it refuses what it cannot
+    return equation
+
+
+def build_steady(
+    name: str,
+    settings: SteadySettings,
+    training: TrainingConfig,
+    tasks: tuple[TrainedTask, ...],
+    seed: int,
+    parents: Mapping[str, Any],
+    checksums: Mapping[str, str],
+) -> SteadyStage:
+    operator, codec = operator_and_codec(name, parents, tasks)
+    for task in tasks:
+        if not task.spec.steady:
+            raise UserError(
+                f"stage {name!r} samples solutions of steady tasks, and task {task.spec.name!r} is none; leave that "
+                "task out, or use a corrector"
+            )
+        if task.spec.forcings:
+            raise UserError(f"stage {name!r} takes no forcings, and task {task.spec.name!r} has; leave that task out")
+    model: Corrector = seeded_corrector(tasks, codec.model, settings, seed)
+    stage = SteadyStage(model, operator, codec, settings, training, tasks, checksums, name)
+    _ = stage.solvers  # refused now, not after training
+    return stage
