@@ -125,6 +125,8 @@ class Campaign:
         for disturbance in self.plan.disturbances[self._next :]:
             if disturbance.attempt is not None:
                 injected.append(disturbance.injected())
+                if disturbance.rounds:  # it happens also where no time is left to look at it
+                    self._rounded = disturbance.step
             if disturbance.stops:
                 break
         settings = [*SETTINGS, f"runtime.strategy={self.plan.strategy}"]
@@ -144,8 +146,6 @@ class Campaign:
         more = disturbance.stops if len(disturbance.faults) > 1 else 0
         self._restarts_allowed = crashes + disturbance.restarts + more
         self._stops_allowed += disturbance.stops  # one of before may still be under way
-        if disturbance.rounds:
-            self._rounded = disturbance.step
         self._await(
             lambda: self._step() >= disturbance.step or self._finished(),
             f"the training did not reach step {disturbance.step}",
