@@ -21,6 +21,8 @@ QUIET = (
     "--disable-sync",
 )
 
+GIVEN_UP = "net::ERR_ABORTED"
+
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
@@ -40,14 +42,18 @@ def chromium() -> Iterator[Browser]:
 @contextmanager
 def opened(browser: Browser, url: str, **context: Any) -> Iterator[Page]:
     """A page of its own at `url`, with `context` as Playwright takes it (viewport, color_scheme, ...). Whatever it says
-    on the console as a warning or an error, and whatever it fails to fetch, fails the test when the page is left.
+    on the console as a warning or an error, and whatever it fails to fetch, but for what it gives up itself, fails the
+    test when the page is left.
     """
     complaints: list[str] = []
     holder = browser.new_context(**context)
     page = holder.new_page()
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("requestfailed", lambda request: complaints.append(f"{request.url}: {request.failure}"))
+    page.on(
+        "requestfailed",
+        lambda request: None if request.failure == GIVEN_UP else complaints.append(f"{request.url}: {request.failure}"),
+    )
     try:
         page.goto(url)
         yield page

@@ -42,7 +42,7 @@ globalThis.UPS ??= {};
     const parts = [], directory = [];
     let place = 0;
     const record = (signature, lead, name, body, tail) => {
-      const sum = crc(body), head = new DataView(new ArrayBuffer(lead.length * 2 + 26 + tail.length * 2));
+      const sum = crc(body), head = new DataView(new ArrayBuffer(28 + 2 * (lead.length + tail.length)));
       let at = 0;
       const short = (v) => { head.setUint16(at, v, true); at += 2; };
       const long = (v) => { head.setUint32(at, v, true); at += 4; };

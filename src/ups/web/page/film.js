@@ -95,8 +95,9 @@ globalThis.UPS ??= {};
     return new Blob(parts, { type: "image/gif" });
   };
 
-  const MP4 = "video/mp4";
-  UPS.hasMP4 = () => typeof MediaRecorder !== "undefined" && MediaRecorder.isTypeSupported(MP4);
+  const MP4 = ["video/mp4;codecs=avc1.42E01E", "video/mp4"]; // what every player knows, or what this browser likes best
+  const kind = () => MP4.find((type) => typeof MediaRecorder !== "undefined" && MediaRecorder.isTypeSupported(type));
+  UPS.hasMP4 = () => Boolean(kind());
 
   /** The browser's encoder records a canvas as it is drawn on, so it takes as long as the film. */
   UPS.mp4 = async (count, draw, delay, progress = () => {}) => {
@@ -104,7 +105,7 @@ globalThis.UPS ??= {};
     Object.assign(canvas, { width: first.width, height: first.height });
     const context = canvas.getContext("2d"), chunks = [];
     context.putImageData(first, 0, 0);
-    const recorder = new MediaRecorder(canvas.captureStream(), { mimeType: MP4, videoBitsPerSecond: 4e6 });
+    const recorder = new MediaRecorder(canvas.captureStream(), { mimeType: kind(), videoBitsPerSecond: 4e6 });
     recorder.ondataavailable = ({ data }) => data.size && chunks.push(data);
     const ended = new Promise((done, failed) => {
       recorder.onstop = done;
@@ -118,6 +119,6 @@ globalThis.UPS ??= {};
     }
     recorder.stop();
     await ended;
-    return new Blob(chunks, { type: MP4 });
+    return new Blob(chunks, { type: "video/mp4" });
   };
 })();

@@ -304,7 +304,7 @@ globalThis.UPS ??= {};
     const of = (values) => UPS.channel(values, channel, points), beside = recording.truth.every(Boolean);
     const flat = info.dimensions > 1, size = 280, panels = flat && beside ? 2 : 1;
     const whole = document.createElement("canvas"), part = document.createElement("canvas");
-    Object.assign(whole, { width: flat ? panels * size + (panels + 1) * 12 : 640, height: flat ? Math.round((size * info.lengths[1]) / info.lengths[0]) + 46 : 396 });
+    Object.assign(whole, { width: flat ? panels * size + (panels + 1) * 12 : 640, height: flat ? 2 * Math.round((size * info.lengths[1]) / info.lengths[0] / 2) + 46 : 396 });
     const g = whole.getContext("2d", { willReadFrequently: true }), span = player.ranges[channel];
     return (i) => {
       g.fillStyle = ink.card;
