@@ -8,7 +8,7 @@ INSTALLED := .venv/.installed
 # Settings of the user's own environment that would send packages into it, or its packages into ours.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX
 
-.PHONY: run test slow oldest faults soak fuzz lint wheel clean
+.PHONY: run test slow oldest faults soak fuzz lint docs wheel clean
 
 run: $(INSTALLED)
 	$(BIN)/ups run quickstart
@@ -47,9 +47,15 @@ fuzz: $(INSTALLED)
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -k fuzz tests/data/test_fuzzed_files.py tests/test_fuzzed_inputs.py
 
 lint: $(INSTALLED)
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples scripts
+	$(BIN)/ruff format --check src tests benchmarks examples scripts
 	$(BIN)/pyright
+
+# The documentation as a site, site/index.html; a dead link fails it.
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 # build/ is removed first: setuptools would pack files from it that the sources no longer have.
 wheel: $(INSTALLED)
@@ -57,7 +63,7 @@ wheel: $(INSTALLED)
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv build dist site src/*.egg-info .pytest_cache .hypothesis .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

@@ -1,6 +1,8 @@
 """Set before any test imports torch: with other processes on the cores, spinning OpenMP threads starve one another."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -28,6 +30,34 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("work") / "runs"
     pipeline.run("quickstart", SMALLER, runs)
     return runs / "quickstart"
+
+
+@pytest.fixture(scope="module")
+def plugins_are_forgotten() -> Iterator[None]:
+    """Other tests of this process must not find what plugins register."""
+    from ups.data import tasks
+    from ups.equations import named
+    from ups.metrics import registry
+    from ups.models.architectures import ARCHITECTURES
+    from ups.models.predictor import PREDICTORS
+    from ups.training.kinds import STAGES
+
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (STAGES, "_known"),
+            (ARCHITECTURES, "_known"),
+            (PREDICTORS, "_known"),
+            (registry, "_known"),
+            (named, "EQUATIONS"),
+        ):
+            patch.setattr(owner, name, dict(getattr(owner, name)))
+        tasks._known.cache_clear()
+        yield
+    tasks._known.cache_clear()
+    for name in set(sys.modules) - before:
+        if name.startswith("ups_plugin_"):
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

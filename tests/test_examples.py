@@ -9,7 +9,6 @@ import json
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,8 @@ from ups import pipeline
 from ups.data import tasks
 from ups.equations import named
 from ups.errors import Stopped, UserError
-from ups.metrics import registry
-from ups.models.architectures import ARCHITECTURES
-from ups.models.predictor import PREDICTORS
 from ups.pipeline.config import load_run
 from ups.pipeline.trainings import check_trained
-from ups.training.kinds import STAGES
 from ups.training.restore import restored
 from ups.training.trainer import Trainer
 
@@ -40,25 +35,7 @@ SMALLER = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def plugins_are_forgotten() -> Iterator[None]:
-    """Other tests of this process must not find what the examples register."""
-    before = set(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in (
-            (STAGES, "_known"),
-            (ARCHITECTURES, "_known"),
-            (PREDICTORS, "_known"),
-            (registry, "_known"),
-            (named, "EQUATIONS"),
-        ):
-            patch.setattr(owner, name, dict(getattr(owner, name)))
-        tasks._known.cache_clear()
-        yield
-    tasks._known.cache_clear()
-    for name in set(sys.modules) - before:
-        if name.startswith("ups_plugin_"):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("plugins_are_forgotten")
 
 
 @pytest.fixture(scope="module")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-import uvicorn
+from serving import Served
 
 from ups.data.prepare.statistics import Scale, Statistics
 from ups.fields import Boundary, Channel, Grid, TaskSpec
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout.operator import OperatorPredictor
 from ups.simulator import Simulator
-from ups.web.app import application
-from ups.web.run import configured, listening
 from ups.web.settings import ServerSettings
 
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 8, parameters=("beta",), dt=0.1)
@@ -49,28 +45,6 @@ def sim() -> Simulator:
         if not parameter.detach().any():
             torch.nn.init.normal_(parameter, std=0.3, generator=generator)
     return Simulator(OperatorPredictor(model.requires_grad_(False), tasks))
-
-
-class Served:
-    """A server in a thread of this process, and where it listens."""
-
-    def __init__(self, sim: Simulator, settings: ServerSettings) -> None:
-        self.app = application(sim, settings)
-        self.socket = listening(settings)
-        self.host, self.port = self.socket.getsockname()[:2]
-        self.url = f"http://{self.host}:{self.port}"
-        self.server = uvicorn.Server(configured(self.app, settings))
-        self.thread = threading.Thread(target=self.server.run, args=([self.socket],), daemon=True)
-        self.thread.start()
-        while not self.server.started:
-            assert self.thread.is_alive()
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(10)
-        self.socket.close()
-        assert not self.thread.is_alive()
 
 
 @pytest.fixture

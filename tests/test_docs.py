@@ -1,0 +1,230 @@
+"""What the documentation says is so: its code runs, its commands are those of `ups`, its links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+import yaml
+from documents import PAGES, ROOT, Block, anchors, blocks, commands, links
+from serving import Served
+from typer.testing import CliRunner
+
+import ups
+from ups import pipeline
+from ups.cli.main import app
+from ups.pipeline.config import load_run
+from ups.pipeline.fit import fit
+from ups.web.settings import ServerSettings
+
+ALL = [block for page in PAGES for block in blocks(page)]
+TARGETS = {*re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()}
+PACKAGED = {path.stem for path in (ROOT / "src" / "ups" / "config").glob("*.yaml")}
+OVERRIDE = re.compile(r"[a-z][\w.]*=\S+")
+LONG = ("fit.md", "tutorial.md", "finetune.md", "generative.md")
+"""Pages whose Python trains something."""
+
+
+def of(*kinds: str) -> list[Block]:
+    return [block for block in ALL if block.kind in kinds]
+
+
+def test_there_are_blocks_of_every_kind() -> None:
+    assert len(of("commands")) > 40 and len(of("python")) > 8 and len(of("yaml")) > 4
+    assert {block.page.name for block in of("python")} >= {"README.md", "inference.md", *LONG}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    dead = []
+    for link in links(page):
+        if "://" not in link:
+            place, _, anchor = link.partition("#")
+            target = (page.parent / place).resolve() if place else page
+            generated = target.parent == ROOT / "docs" / "reference"  # of the site, by scripts/pages.py
+            if not generated and not (target.exists() and (not anchor or anchor in anchors(target))):
+                dead.append(link)
+    assert not dead
+
+
+def test_every_page_is_in_the_site_s_contents() -> None:
+    def listed(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for inner in entry.values() if isinstance(entry, dict) else entry:
+                yield from listed(inner)
+
+    nav = {*listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])}
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} <= nav
+
+
+@pytest.mark.parametrize("block", of("commands"), ids=str)
+def test_commands_are_those_that_there_are(block: Block) -> None:
+    for program, *words in commands(block):
+        if program == "ups":
+            parsed_by_ups(words)
+        elif program == "make":
+            assert words[0] in TARGETS
+        elif program == "python" and words[0].endswith(".py"):
+            text = (ROOT / words[0]).read_text()
+            assert all(f'"{word.split("=")[0]}"' in text for word in words if word.startswith("--"))
+        elif program == "python" and words[0] == "-m" and words[1].startswith("ups."):
+            assert (ROOT / "src" / f"{words[1].replace('.', '/')}.py").is_file()
+
+
+def parsed_by_ups(words: list[str]) -> None:
+    """By the parser itself, without running it: known options, choices, numbers, enough arguments; known overrides."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("ups", [], resilient_parsing=True)
+    while hasattr(command, "commands"):
+        command = command.commands[words[0]]
+        context, words = type(context)(command, info_name=words[0], parent=context), words[1:]
+    given, left, _ = command.make_parser(context).parse_args(list(words))
+    assert not left
+    for parameter in command.params:
+        value = given.get(parameter.name)
+        assert value or not parameter.required, f"{command.name} lacks {parameter.name}"
+        if value and parameter.name != "help" and not (isinstance(value, str) and value.isupper()):  # RUN, N
+            parameter.process_value(context, value)
+    if given.get("config") in PACKAGED:
+        load_run(given["config"], [word.split(",")[0] for word in given.get("overrides") or () if OVERRIDE.match(word)])
+
+
+def test_a_wrong_command_is_found() -> None:
+    for wrong in (
+        "fit",
+        "runn x",
+        "train quickstart --gpu 8",
+        "train quickstart --gpus many",
+        "run quickstart width=3",
+    ):
+        with pytest.raises(Exception):  # noqa: B017  (of several libraries)
+            parsed_by_ups(wrong.split())
+
+
+@pytest.mark.parametrize("block", [block for block in of("yaml") if "plugins:" not in block.text], ids=str)
+def test_configurations_are_valid(block: Block, tmp_path: Path) -> None:
+    values = yaml.safe_load(block.text)
+    assert isinstance(values, dict)
+    if "tasks" in values or "stages" in values:
+        tasks = "" if "tasks" in values else "tasks: {burgers: {make: {equation: burgers, trajectories: 9}}}\n"
+        (tmp_path / "written.yaml").write_text(tasks + block.text)
+        load_run(tmp_path / "written.yaml", [])
+
+
+@pytest.fixture
+def reader(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a reader has: a trained quickstart, in a folder of their own, and the arrays that pages speak of."""
+    shutil.copytree(finished_run, tmp_path / "runs" / "quickstart", ignore=shutil.ignore_patterns("store"))
+    monkeypatch.chdir(tmp_path)
+    x = (torch.arange(128) + 0.5) / 128
+    u0 = torch.sin(2 * torch.pi * x)[:, None]
+    nu = np.linspace(0.005, 0.05, 12)
+    t = np.arange(11)[:, None] * 0.05
+    u = np.stack([np.exp(-n * 40 * t) * np.sin(2 * np.pi * (x[None, ::4].numpy() - 0.3 * t)) for n in nu])
+    return {
+        "ups": ups,
+        "torch": torch,
+        "np": np,
+        "u0": u0,
+        "starts": torch.stack([u0, 2 * u0]),
+        "betas": torch.tensor([0.2, 0.4]),
+        "u": u[..., None],
+        "nu": nu,
+        "truth": torch.zeros(40, 128, 1),
+        "history": torch.zeros(1, 1, 128, 1),
+        "static": {},
+        "parameters": {"beta": torch.tensor([0.4])},
+        "lead": torch.tensor([0.05]),
+        "a": torch.ones(1, 32, 32),
+    }
+
+
+@pytest.mark.parametrize("block", of("python"), ids=str)
+def test_python_is_python_that_names_what_there_is(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ups":
+            assert node.attr in ups.__all__
+
+
+def executed(page: str, words: dict[str, Any]) -> None:
+    """All Python of a page, in order, but what needs a GPU."""
+    for block in of("python"):
+        if block.page.name == page and 'device="cuda"' not in block.text:
+            exec(compile(block.text, str(block), "exec"), words)
+
+
+def test_the_readme_s_example_runs(reader: dict[str, Any]) -> None:
+    executed("README.md", reader)
+    assert reader["result"].values.shape == (2, 3, 3, 1) and reader["beta"].grad is not None
+
+
+@pytest.mark.usefixtures("plugins_are_forgotten")
+def test_the_plugin_on_the_page_about_extending_is_trained_and_judged(tmp_path: Path) -> None:
+    page = [block for block in ALL if block.page.name == "extending.md"]
+    (tmp_path / "mine.py").write_text(next(block.text for block in page if block.kind == "python"))
+    (tmp_path / "mine.yaml").write_text(next(block.text for block in page if block.kind == "yaml"))
+    small = [
+        "tasks.advection.make.trajectories=12",
+        "tasks.advection.make.settings.points=32",
+        "stages.shifted.modes=4",
+    ]
+    small += ["training.steps=6", "training.validate_every=3", "data.workers=1", "runtime.threads=1"]
+    pipeline.run(str(tmp_path / "mine.yaml"), [*small, "evaluation.resamples=100"], tmp_path / "runs")
+    scores = json.loads((tmp_path / "runs" / "mine" / "metrics.json").read_text())["tasks"]["advection"]["rollout"]
+    assert scores["peak_error"].keys() >= {"model", "pointwise", "persistence"}
+
+
+@pytest.mark.slow
+def test_the_page_on_trained_models_runs(reader: dict[str, Any]) -> None:
+    done = CliRunner().invoke(
+        app, ["export", "runs/quickstart", "quickstart-model", "--program", "advection", "--program", "darcy"]
+    )
+    assert done.exit_code == 0, done.output
+    executed("inference.md", reader)
+    assert reader["state"].isfinite().all()
+
+
+def test_the_page_on_serving_runs(reader: dict[str, Any]) -> None:
+    served = Served(ups.load("runs/quickstart"), ServerSettings(port=0))
+    try:
+        text = "\n".join(block.text for block in of("python") if block.page.name == "serving.md")
+        assert "http://127.0.0.1:8000" in text
+        exec(text.replace("http://127.0.0.1:8000", served.url), reader)
+        assert reader["sim"].url == served.url
+    finally:
+        served.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["tutorial.md", "fit.md"])
+def test_the_pages_that_train_run(reader: dict[str, Any], page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In ten seconds instead of two minutes."""
+    monkeypatch.setattr(ups, "fit", lambda *given, **words: fit(*given, **(words | {"budget": "10 s"})), raising=False)
+    executed(page, reader)
+    assert reader["sim"].run.is_dir()
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_complaint(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
