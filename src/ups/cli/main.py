@@ -26,6 +26,7 @@ from ups.cli.serve import serve
 from ups.cli.simulate import simulate
 from ups.cli.store import build, verify
 from ups.cli.streams import outlast_readers
+from ups.cli.track import sync
 from ups.distributed.launch.outcome import supervised
 from ups.distributed.runtime.spinning import spin_briefly
 from ups.errors import STOPPED, GaveUp, Stopped, UserError
@@ -49,6 +50,8 @@ data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
 store = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(store, name="store")
+track = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(track, name="track")
 
 for command in (run, fit, train, finetune, evaluate, report, simulate, serve, export, explain, bench):
     app.command()(command)
@@ -58,6 +61,7 @@ for command in (make, fetch, inspect, stats, convert):
     data.command()(command)
 for command in (build, verify):
     store.command()(command)
+track.command()(sync)
 
 
 def print_version(asked: bool) -> None:
@@ -107,6 +111,16 @@ def stores() -> None:
     Example:
       ups store build quickstart
       ups store verify runs/quickstart
+    """
+
+
+@track.callback()
+def tracks() -> None:
+    """Send trackers what they have not got.
+
+    \b
+    Example:
+      ups track sync runs/quickstart
     """
 
 

@@ -23,7 +23,7 @@ from ups.distributed.runtime.start import wants_cuda
 from ups.errors import UserError
 from ups.ops.findings import Finding
 from ups.track.environment import software
-from ups.track.open import check_trackers
+from ups.track.tracked import check_trackers
 
 CLOCK = 2.0
 """Seconds that the clocks of this machine and of the run directory's disk may differ: nodes compare times of files."""
@@ -125,7 +125,7 @@ def check_disks(needs: Sequence[tuple[Path, str, float]]) -> Iterator[Finding]:
 
 
 def check_trackers_of(config: RuntimeConfig) -> Iterator[Finding]:
-    check_trackers(config.tracking)
+    check_trackers(config)
     if config.tracking:
         yield Finding("green", "tracking", f"events.jsonl and {', '.join(config.tracking)}")
 

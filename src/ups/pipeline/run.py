@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -37,8 +37,9 @@ from ups.pipeline.trainings import (
     train_stages,
 )
 from ups.track.environment import environment
-from ups.track.open import check_trackers
+from ups.track.open import check_tensorboard
 from ups.track.progress import Progress
+from ups.track.tracked import check_trackers, tracked
 from ups.training.capture import check_capture
 from ups.training.fit import Plan, progress_of
 from ups.training.latents import latents_of
@@ -54,7 +55,7 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
     if ranks is None:
         finished = finish(config, runs, command, page=page)
     else:
-        first = partial(train_on_ranks, name, overrides, runs, ranks)
+        first = partial(start_ranks, _train_command(name, overrides, runs), runs / config.name, ranks, config.runtime)
         finished = finish(config, runs, f"{command} --gpus {ranks}", first, page=page)
     from ups.report.verdict import metrics_table
 
@@ -72,8 +73,8 @@ def finish(
     if finished is not None:
         print(f"{directory} is finished; nothing to do (remove it, or give another name=..., to run again)\n")
         return finished
-    first()
-    with claimed_run(directory, config, _before(directory)):
+    with _claimed(directory, config):
+        first()
         _guarded(directory, lambda rt: _everything(rt, config, directory, command, page), config)
     return json.loads((directory / "metrics.json").read_text())
 
@@ -100,7 +101,7 @@ def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None =
                 print(f"{stage} is trained, in {state['seconds']:.0f} s; checkpoints: {where}")
 
     ours = os.environ.get("RANK", "0") == "0" and not supervised()  # else it is claimed already, by rank 0 or above us
-    with claimed_run(directory, config, _before(directory)) if ours else nullcontext():
+    with _claimed(directory, config) if ours else nullcontext():
         _guarded(directory, work, config)
 
 
@@ -117,9 +118,8 @@ def train_on_ranks(
     refuse_launchers()
     config = load_run(name, overrides, runs)
     directory = runs / config.name
-    work = ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
-    work += [] if profile is None else ["--profile", str(profile)]
-    with claimed_run(directory, config, _before(directory), rendezvous):
+    work = _train_command(name, overrides, runs) + ([] if profile is None else ["--profile", str(profile)])
+    with _claimed(directory, config, rendezvous):
         check_trained(config, directory)
         start_ranks(work, directory, ranks, config.runtime, nodes, rendezvous)
 
@@ -174,7 +174,7 @@ def evaluate(directory: Path) -> dict[str, Any]:
     if "RANK" in os.environ:  # one of several: who started them has claimed the run
         _guarded(directory, work, config)
     else:
-        with claimed_run(directory, config, config), Runtime.start(config.runtime, config.seed) as runtime:
+        with _claimed(directory, config), Runtime.start(config.runtime, config.seed) as runtime:
             work(runtime)
     return _judged(directory)
 
@@ -183,7 +183,7 @@ def evaluate_on_ranks(directory: Path, ranks: int) -> dict[str, Any]:
     """The same by `ranks` supervised processes, which share the test trajectories: the same numbers, sooner."""
     refuse_launchers()
     config = run_config(directory)
-    with claimed_run(directory, config, config):
+    with _claimed(directory, config):
         start_ranks(["evaluate", str(directory)], directory, ranks, config.runtime)
     return _judged(directory)
 
@@ -215,6 +215,18 @@ def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: s
         print("writing the report")
         report(directory)
     check_finite(metrics["tasks"])
+
+
+@contextmanager
+def _claimed(directory: Path, config: RunConfig, rendezvous: str | None = None) -> Iterator[None]:
+    """The run directory, ours alone while we work in it, and followed by what the configuration tells of it."""
+    check_trackers(config.runtime)
+    with claimed_run(directory, config, _before(directory), rendezvous), tracked(directory, config.runtime):
+        yield
+
+
+def _train_command(name: str, overrides: Sequence[str], runs: Path) -> list[str]:
+    return ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
 
 
 def _note_order(runtime: Runtime, config: RunConfig, directory: Path) -> None:
@@ -256,7 +268,7 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
             runtime.heartbeat.mark("data")
             runtime.inject_fault("data")
             check_capture(runtime)
-            check_trackers(config.runtime.tracking)
+            check_tensorboard(config.runtime.tracking)
             work(runtime)
             runtime.heartbeat.mark("end")
     except Stopped as stopped:

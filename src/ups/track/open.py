@@ -3,7 +3,8 @@
     events = open_tracker(directory, config.runtime.tracking, rank, attempt)
 
 Rank 0 writes `events.jsonl`, always and first, then hands each event to the trackers the config names. What those do
-(raise, hang, lose their network) costs training nothing: each has a thread of its own and an ordered backlog.
+(raise, hang, lose their network) costs training nothing: each has a thread of its own and an ordered backlog. Weights &
+Biases is none of them: one process for the whole job reads the events of all trainings (`tracked.py`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ def open_tracker(directory: Path, names: Sequence[str], rank: int, attempt: int)
     """The tracker of rank `rank` in its attempt number `attempt`; on rank 0 everything it writes is in `directory`."""
     if rank != 0:
         return Tracks((), attempt)
-    check_trackers(names)
-    others = [Background(name, lambda: _tensorboard(directory / "tensorboard")) for name in dict.fromkeys(names)]
+    check_tensorboard(names)
+    others = (
+        [Background("tensorboard", lambda: _tensorboard(directory / "tensorboard"))] if "tensorboard" in names else []
+    )
     return Tracks([Events(directory / "events.jsonl"), *others], attempt)
 
 
-def check_trackers(names: Sequence[str]) -> None:
-    """Refuse a tracker that is not installed."""
+def check_tensorboard(names: Sequence[str]) -> None:
+    """Refuse TensorBoard where it is not installed."""
     if "tensorboard" in names and find_spec("tensorboard") is None:
         raise UserError(
             "runtime.tracking names tensorboard, which is not installed here; "

@@ -261,7 +261,7 @@ class Trainer:
             return
         self.state.skipped += 1
         samples = {part.task: part.ids.tolist() for part in self._indices(step)}
-        self.events.write("skipped", step=step, norm=norm, samples=samples)
+        self.events.write("skipped", step=step, norm=norm, in_a_row=self.state.skipped, samples=samples)
         if self.state.skipped == PATIENCE:
             raise GaveUp(
                 f"the gradient was not finite in {PATIENCE} steps in a row, up to step {step}; "

@@ -9,6 +9,17 @@ from pydantic import Field
 from ups.config.settings import Positive, PositiveFloat, Strict
 
 
+class WandbConfig(Strict):
+    """Of Weights & Biases, where `tracking` names it."""
+
+    mode: Literal["online", "offline"] = Field(
+        default="online", description="send while it runs, or keep in RUN/wandb for `ups track sync RUN`"
+    )
+    project: Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")] = Field(
+        default="ups", description="PROJECT or TEAM/PROJECT that runs belong to"
+    )
+
+
 class RuntimeConfig(Strict):
     """Where and how a run is computed; nothing here changes what it computes beyond rounding."""
 
@@ -48,6 +59,7 @@ class RuntimeConfig(Strict):
         default=3600.0, description="seconds a disk may refuse checkpoints, while training goes on, then give up"
     )
     replica_check_every: Positive = Field(default=100, description="steps between comparisons of the ranks' parameters")
-    tracking: list[Literal["tensorboard"]] = Field(
-        default=[], description="where events go besides events.jsonl; tensorboard is an optional extra"
+    tracking: list[Literal["tensorboard", "wandb"]] = Field(
+        default=[], description="where events go besides events.jsonl; each is an optional extra of that name"
     )
+    wandb: WandbConfig = WandbConfig()
