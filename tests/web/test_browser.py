@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from browser import chromium, opened
 from PIL import Image, ImageSequence
 from playwright.sync_api import Browser, Page
-from web.conftest import Served
+from serving import Served
 
 import ups
 from ups.models.saved import ModelSpec
