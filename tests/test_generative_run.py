@@ -116,6 +116,17 @@ def test_a_rollout_of_one_leaves_chance_out(whole: Path) -> None:
     assert one.members.shape == (1, *one.values.shape) and torch.equal(one.mean, one.values)
 
 
+def test_sensors_guide_a_corrector_to_the_error_that_an_operator_alone_cannot_explain(whole: Path) -> None:
+    sim, operator = ups.load(whole), ups.load(whole / "stages" / "operator")
+    points, times = torch.tensor([[1.0], [9.0], [20.0]]), [0.0, 2.0, 4.0]
+    read = sim.rollout(u0()[0], times=times, members=8, seed=3, at=points).values[5]
+    alone, guided = (each.assimilate(read, points, times, noise=0.02) for each in (operator, sim))
+    assert guided.values.shape == alone.values.shape == (3, 32, 1)
+    assert float(guided.misfit) < 0.7 * float(alone.misfit)
+    several = sim.assimilate(read[:1], points, times[:1], members=3)
+    assert several.values.shape == (3, 1, 32, 1) and float(several.spread.mean()) > 0
+
+
 @pytest.mark.parametrize("members", [0, 10**6, 2.5])
 def test_a_number_of_members_that_makes_no_sense_is_refused(whole: Path, members: Any) -> None:
     with pytest.raises(UserError, match="members is"):

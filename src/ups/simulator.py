@@ -10,7 +10,6 @@ Everything is differentiable in u0, in the conditions and in the forcings.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -27,16 +26,17 @@ from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.predictor import Predictor
 from ups.models.saved import TrainedTask
+from ups.rollout.assimilate import Assimilated, Problem, assimilate
+from ups.rollout.conditions import checked, flat_conditions, numbers, of_samples
 from ups.rollout.domain import cells_of, check_named, inside_of, with_domain
 from ups.rollout.places import grid_like, query_points
 from ups.rollout.question import Question, answer
 from ups.rollout.result import Rollout as Rollout
 from ups.rollout.schedule import Schedule, exact, regular, uneven
-from ups.rollout.trust import span, untrained
+from ups.rollout.sensors import background, check_frames, read_sensors, seen_channels, sensor_noise
+from ups.rollout.trust import untrained
 from ups.training.restore import restored, stage_folder
 
-FAR = 0.1
-"""A parameter further outside the trained range than this share of its nearer end is warned of."""
 MOST_MEMBERS = 4096
 """Of a rollout: they are computed in one batch."""
 FEWEST_POINTS = 4
@@ -167,6 +167,53 @@ class Simulator:
             ),
         )
 
+    def assimilate(
+        self,
+        observations: Tensor | np.ndarray,
+        points: Tensor | np.ndarray,
+        times: Sequence[float] | Tensor,
+        conditions: Mapping[str, Any] | Conditions | None = None,
+        *,
+        task: str | None = None,
+        channels: Sequence[str] | None = None,
+        noise: float | Sequence[float] | None = None,
+        states: Tensor | np.ndarray | None = None,
+        members: int = 1,
+        seed: int = 0,
+        forcings: Mapping[str, Any] | None = None,
+        mask: Tensor | np.ndarray | None = None,
+    ) -> Assimilated:
+        """The states that sensors at `points` (P, dim) saw at `times`: a rollout on the trained grid with its `misfit`.
+
+        - observations: (T, P, C) or (B, T, P, C) in physical units, without C where there is one channel.
+        - times: those of the observations, after the state that the rollout starts from, in whole steps of `dt`.
+        - channels: of the task, those that sensors see; all without it.
+        - noise: the rms error of sensors in the channels' units, for all channels or each; without it a twentieth of
+          the channel's standard deviation in training.
+        - states: (N, *space, C) on the trained grid, or (N, H, *space, C) of a task with a history; what the system is
+          like where sensors do not see. Without them those of the run's training data.
+        - members: of several, each is a state that may have been, and the result has their `mean` and `spread`.
+        """
+        given = flat_conditions(conditions)
+        learned = self._learned(task, given)
+        seen = seen_channels(learned, channels)
+        saw, batched = read_sensors(learned, observations, points, times, seen, self.predictor.like)
+        start = saw.new_zeros(len(saw), *learned.grid.shape, len(learned.spec.channels))
+        question = self.question(
+            start if batched else start[0],
+            times=times,
+            conditions=conditions,
+            at=points,
+            task=learned.spec.name,
+            members=members,
+            seed=seed,
+            forcings=forcings,
+            mask=mask,
+        )
+        check_frames(question)
+        known = background(learned, states, self.run, self.predictor.like)
+        return assimilate(self.predictor, Problem(question, known, saw, seen, sensor_noise(learned, seen, noise, saw)))
+
     def question(
         self,
         u0: Tensor | np.ndarray | Trajectory | None = None,
@@ -188,7 +235,7 @@ class Simulator:
         conditions = u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions
         if isinstance(conditions, Conditions):
             forcings, mask = forcings or conditions.forcings, conditions.mask if mask is None else mask
-        given = _flat_conditions(conditions)
+        given = flat_conditions(conditions)
         if isinstance(u0, Trajectory):
             mask = u0.mask if mask is None else mask
             task = task or u0.task or None
@@ -202,7 +249,7 @@ class Simulator:
         name, notes = learned.spec.name, []
         check_named(learned.spec, forcings or {}, mask)
         domain = None if mask is None else cells_of(mask, self.predictor.like)
-        given = self._checked(learned, given, notes, domain)
+        given = checked(learned, given, self.predictor.like, notes, domain)
         frames, batched = self._frames(learned, u0, given, domain)
         grid = grid or grid_like(learned.grid, frames.shape[2:-1])
         if grid.shape != tuple(frames.shape[2:-1]):
@@ -210,7 +257,7 @@ class Simulator:
         target = query_points(at, grid) if at is not None else grid
         if not isinstance(members, int) or not 1 <= members <= MOST_MEMBERS:
             raise UserError(f"members is {members!r}; give a whole number from 1 to {MOST_MEMBERS}, of each seed")
-        of = self._conditions(learned, given, frames, grid)
+        of = of_samples(learned, given, len(frames), grid)
         if learned.spec.steady and (steps is not None or times is not None):
             raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
         schedule = None if learned.spec.steady else self._schedule(learned, steps, times, dt, notes, most_steps)
@@ -273,44 +320,6 @@ class Simulator:
             raise UserError(f"this model has no task {task!r}; it has {', '.join(self.tasks)}")
         return self.tasks[task]
 
-    def _checked(
-        self, learned: TrainedTask, given: Mapping[str, Any], notes: list[str], domain: Tensor | None
-    ) -> dict[str, Tensor]:
-        spec = learned.spec
-        known = [*spec.parameters, *spec.static]
-        for name in given:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else f"; it takes {', '.join(known) or 'none'}"
-                raise UserError(f"task {spec.name!r} has no condition {name!r}{hint}")
-        for name in known:
-            if name not in given:
-                how = f"--set {name}=VALUE" if name in spec.parameters else "an array of this name in INPUT"
-                raise UserError(
-                    f"task {spec.name!r} needs the condition {name!r}; pass conditions={{{name!r}: ...}} ({how})"
-                )
-        values = {name: _tensor(value, f"condition {name!r}", self.predictor.like) for name, value in given.items()}
-        for name in spec.parameters:
-            low, high = learned.ranges[name]
-            seen = values[name].detach()
-            if float(seen.min()) < low - FAR * abs(low) or float(seen.max()) > high + FAR * abs(high):
-                notes.append(
-                    f"{name} = {span(seen)} is outside the range the model was trained on ({low:g} to {high:g})"
-                )
-        if domain is not None:
-            values |= {name: inside_of(domain, values[name], f"static field {name!r}") for name in spec.static}
-        for name in spec.static:
-            low, high = learned.statistics.static[name].range or (-math.inf, math.inf)
-            seen, margin = values[name].detach(), FAR * (high - low)
-            if float(seen.min()) < low - margin or float(seen.max()) > high + margin:
-                notes.append(
-                    f"{name} = {span(seen)} leaves the range that the model was trained on ({low:g} to {high:g})"
-                )
-        for name, value in values.items():
-            if not bool(torch.isfinite(value.detach()).all()):
-                raise UserError(f"condition {name!r} has NaN or infinite values; mend it")
-        return values
-
     def _frames(
         self, learned: TrainedTask, u0: Any, given: Mapping[str, Tensor], domain: Tensor | None
     ) -> tuple[Tensor, bool]:
@@ -328,7 +337,7 @@ class Simulator:
             batched = static is not None and static.dim() > d
             many = len(static) if static is not None and batched else 1
             return like.new_zeros(many, 1, *shape, c), batched
-        field = _tensor(u0, "u0", like)
+        field = numbers(u0, "u0", like)
         if (field.dim() == d and c == 1) or (field.dim() == d + 1 and c == 1 and field.shape[-1] != 1):
             field = field[..., None]
         if not d + 1 <= field.dim() <= d + 3 or field.shape[-1] != c:
@@ -355,37 +364,3 @@ class Simulator:
                 f"such as u0[:, :{most}]"
             )
         return field, batched
-
-    def _conditions(self, learned: TrainedTask, given: Mapping[str, Tensor], frames: Tensor, grid: Grid) -> Conditions:
-        batch, spec = len(frames), learned.spec
-        fields = {}
-        for name in spec.static:
-            shape = tuple(given[name].shape)
-            if shape not in (grid.shape, (1, *grid.shape), (batch, *grid.shape)):
-                raise UserError(
-                    f"static field {name!r} has shape {shape}; give {grid.shape} or {(batch, *grid.shape)}, as u0 has"
-                )
-            fields[name] = given[name].expand(batch, *grid.shape)
-        parameters = {}
-        for name in spec.parameters:
-            if given[name].dim() > 1 or (given[name].dim() == 1 and len(given[name]) not in (1, batch)):
-                raise UserError(f"{name} has shape {tuple(given[name].shape)}; give one number, or one per sample")
-            parameters[name] = given[name].expand(batch)
-        return Conditions(parameters, fields)
-
-
-def _flat_conditions(conditions: Mapping[str, Any] | Conditions | None) -> dict[str, Any]:
-    if conditions is None:
-        return {}
-    return {**conditions.parameters, **conditions.static} if isinstance(conditions, Conditions) else dict(conditions)
-
-
-def _tensor(value: Any, what: str, like: Tensor) -> Tensor:
-    """Numbers of any kind as a tensor where the model is."""
-    try:
-        tensor = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{what} is {value!r}; give numbers ({error})") from None
-    if tensor.is_complex() or tensor.numel() == 0:
-        raise UserError(f"{what} is {'complex' if tensor.is_complex() else 'empty'}; give real numbers")
-    return tensor.to(like)

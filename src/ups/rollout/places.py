@@ -28,19 +28,19 @@ def grid_like(own: Grid, shape: Sequence[int]) -> Grid:
 
 
 def query_points(
-    at: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."] | Sequence[Any], grid: Grid
+    at: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."] | Sequence[Any], grid: Grid, name: str = "at"
 ) -> Float[Tensor, "P dim"]:
     points = torch.as_tensor(at).double().cpu()
     if points.dim() == 1 and grid.dimension == 1:
         points = points[:, None]
     if points.dim() != 2 or points.shape[-1] != grid.dimension:
-        raise UserError(f"at has shape {tuple(points.shape)}; give points as (P, {grid.dimension})")
+        raise UserError(f"{name} has shape {tuple(points.shape)}; give points as (P, {grid.dimension})")
     for axis, (lower, upper) in enumerate(grid.extent):
         outside = ~((points[:, axis] >= lower) & (points[:, axis] <= upper))
         if bool(outside.any()):
             first = int(outside.nonzero()[0, 0])
             raise UserError(
                 f"point {first} has {AXES[axis]} = {float(points[first, axis]):g}, outside the domain "
-                f"[{lower:g}, {upper:g}]; ask for points inside it"
+                f"[{lower:g}, {upper:g}]; give points inside it"
             )
     return points

@@ -58,6 +58,13 @@ class Rollout:
         return torch.quantile(self.members, share, dim=0)
 
     @property
+    def spread(self) -> Float[Tensor, "... C"]:
+        """The standard deviation of members, of which there must be two at least."""
+        if self.count == 1:
+            raise UserError("a rollout of one member has no spread; ask for several: members=16")
+        return self.members.std(0)
+
+    @property
     def dimension(self) -> int:
         """Axes of space of the values: points in a list have one."""
         return self.where.dimension if isinstance(self.where, Grid) else 1
