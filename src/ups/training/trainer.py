@@ -35,6 +35,7 @@ from ups.training.capture import captured
 from ups.training.data import TaskData
 from ups.training.ema import EMA
 from ups.training.optimisers import agree_on_kernels, build_optimiser, learning_rate
+from ups.training.pace import Pace
 from ups.training.prefetch import prefetched
 from ups.training.probe import fitting_micro_batches
 from ups.training.saving import IN_FLIGHT, Saving, TrainingState
@@ -96,6 +97,8 @@ class Trainer:
         self.stepper = captured(step, runtime, lambda reason: events.write("eager", reason=reason))
         self.voting = Voting(runtime)
         self.norms: deque[tuple[int, SupportsFloat]] = deque()  # of gradients, by step, that nobody has looked at yet
+        self.norm: float | None = None
+        self.pace = Pace(runtime.device)
         self.state = TrainingState()
         parents = {name: parent.checksum for name, parent in stage.parents().items()}
         self.saving = Saving(directory, runtime, self.state, {**description, "parents": parents}, events)
@@ -162,7 +165,7 @@ class Trainer:
         """This rank's part of the global batch of a step; every rank has the same number, tasks and shapes."""
         runtime = self.runtime
         runtime.heartbeat.mark("gradients", step)
-        for micro in self.batches(step, tuple(self.micro.items())):
+        for micro in self.pace.waiting(lambda: self.batches(step, tuple(self.micro.items()))):
             runtime.heartbeat.mark("gradients", step)
             samples = micro.samples
             runtime.doing.update(task=samples.task, shapes=list(samples.shape), ids=samples.ids.tolist())
@@ -245,6 +248,8 @@ class Trainer:
             train_seconds=self.state.seconds,
             parts=means,
             learning_rate=learning_rate(self.config, self.state.step - 1),
+            gradient_norm=self.norm,
+            pace=self.pace.look(self.state.step, self.state.seconds, self.sampler.batch_size),
         )
         return loss
 
@@ -252,7 +257,8 @@ class Trainer:
         """Look at the gradients' norms, but for the last ones, which a GPU may not have computed yet."""
         while len(self.norms) > unread:
             step, norm = self.norms.popleft()
-            self._note_if_skipped(step, float(norm))
+            self.norm = float(norm)
+            self._note_if_skipped(step, self.norm)
 
     def _note_if_skipped(self, step: int, norm: float) -> None:
         """A gradient that is not finite was skipped on every rank; too many in a row end the run."""
