@@ -3,134 +3,52 @@
     python benchmarks/scaling.py                      # the table of docs/scaling.md, some five minutes on one core
     python benchmarks/scaling.py --ranks 8 64 --models 10M
 
-The program is the real one: `parallelise`, `Step`, `Reduction` and `EMA` on the operator model. Only the tensors have
-no numbers (torch's FakeTensorMode) and the process group no peers (torch's `fake` backend). All blocks are alike, so
-models of two and of three blocks are measured, and a block's share is added for each further one; `--check` compares
-this with a model of full depth.
+What is counted is the step of `ups plan` (`ups.ops.step_cost`): the real program on tensors without numbers and ranks
+that do not exist. All blocks are alike, so models of two and of three blocks are measured, and a block's share is added
+for each further one; `--check` compares this with a model of full depth.
 
 Bytes sent are those of ring algorithms over a group of g ranks: n (g - 1)/g for an all-gather or a reduce-scatter of n
-bytes, twice that for an all-reduce. State is parameters, gradients, moments, average and buckets; the peak adds what
-forward and backward of one sample need. One task, one micro-batch, one unrolled step, float32, rank 0 (none has more).
+bytes, twice that for an all-reduce. State is parameters, gradients, moments and average; the peak is the most that
+there is at once within a step of one sample. One task, one micro-batch, one unrolled step, float32, rank 0 (none has
+more).
 """
 
 from __future__ import annotations
 
 import argparse
-import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-from torch.distributed._tools.mem_tracker import MemTracker
-from torch.distributed.tensor.debug import CommDebugMode
 
-from ups.distributed.parallel import local, parallelise, reduce_gradients
-from ups.distributed.runtime.settings import RuntimeConfig
-from ups.equations import Darcy
-from ups.fields import Batch, Grid
-from ups.models.geometry import Frame, Geometry
-from ups.models.operator.model import OperatorModel
-from ups.models.operator.spectral import Spectral
-from ups.models.propagator import Propagator
-from ups.ops.fake import Sent, fake_runtime
-from ups.training.ema import EMA
-from ups.training.optimisers import build_optimiser
-from ups.training.settings import TrainingConfig
-from ups.training.stages.operator import OperatorStage
-from ups.training.step import MicroBatch, Step
+from ups.config.load import made_config
+from ups.ops.step_cost import Cost, step_cost
+from ups.pipeline.check import stand_ins
+from ups.pipeline.config import completed
+from ups.pipeline.data import look_at_inputs
+from ups.pipeline.trainings import stage_plans
 
 MODELS = {"10M": (96, 4), "200M": (256, 12), "2B": (512, 28)}  # width, depth
 STRATEGIES = ("ddp", "fsdp2", "hsdp")
 RANKS = (8, 64, 512, 4096)
 NODE = 8  # ranks that hsdp shards over
-MODES, PATCH = 32, 2
-PROBLEM = Darcy(points=128)  # 64 x 64 latent points
-SPACING = PROBLEM.grid.spacing
-CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of one rank: bytes of state, of the step's peak, sent within a node's worth of ranks, and beyond."""
-
-    parameters: float
-    state: float
-    peak: float
-    within: float
-    beyond: float
-
-    def line_to(self, other: Cost, steps: int) -> Cost:
-        """`other` plus `steps` times what it has more than this."""
-        return Cost(*(b + steps * (b - a) for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
-
-
-class Known(Grid):
-    """A grid whose spacing needs no numbers of a tensor."""
-
-    @property
-    def spacing(self) -> tuple[float, ...]:
-        return SPACING
-
-
-FRAME = Frame(Known(PROBLEM.grid.positions, PROBLEM.grid.extent), PROBLEM.boundary, (PATCH,) * PROBLEM.grid.dimension)
-SPECTRAL = Spectral({PROBLEM.task().name: FRAME}, width=1, modes=MODES)
-TABLES = Geometry.build(FRAME, partial(SPECTRAL.tables, PROBLEM.task().name), CPU, torch.float32, position_modes=0)
-
-
-class Network(OperatorModel):
-    """The operator model with tables made in advance, while there still are numbers."""
-
-    def geometry(self, task: str, grid: Grid, like: Tensor) -> Geometry:
-        return TABLES
-
-
-# On a CPU the update asks whether the gradient's norm is finite, and whether it is to be clipped. Without numbers: yes.
-FakeTensor.__float__ = lambda self: 1e9
+MODES, PATCH, POINTS = 32, 2, 128  # 64 x 64 latent points
 
 
 def measure(strategy: str, ranks: int, width: int, depth: int) -> Cost:
-    """One training step of the real program."""
-    spec, training = PROBLEM.task(), TrainingConfig()
-    config = RuntimeConfig.model_validate({"strategy": strategy, "shard": NODE if strategy == "hsdp" else None})
-    with fake_runtime(config, ranks, NODE) as rt, FakeTensorMode(allow_non_fake_inputs=True):
-        network = Network([spec], {spec.name: FRAME}, width=width, depth=depth, modes=MODES, head=64)
-        model = Propagator(network, [spec], {})
-        parameters = sum(p.numel() for p in model.parameters())
-        optimiser = parallelise(model, rt, "float32", lambda module: build_optimiser(module, training))
-        ema = EMA(model, training.ema)
-        step = Step(OperatorStage(model, training, rt.config), optimiser, ema, training.clip, 0)
-        micro = MicroBatch(_sample(), torch.ones(1), torch.zeros(1, dtype=torch.long), torch.tensor(0))
-
-        def whole_step() -> None:
-            step.gradients([micro], rt)
-            reduce_gradients(step.of_tasks, rt)
-            step.update(0, 1e-3)
-
-        whole_step()
-        with CommDebugMode() as torchs_own:
-            whole_step()
-        with Sent(NODE) as sent:
-            whole_step()
-        if sent.collectives != torchs_own.get_total_counts():
-            raise AssertionError(f"{sent.collectives} collectives, torch counts {torchs_own.get_total_counts()}")
-        kept = list(ema.averages.values())
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        moments = [value for state in optimiser.state.values() for value in state.values()]
-        state = _bytes([*model.parameters(), *gradients, *moments, *kept])
-        tracker = MemTracker() if rt.mesh is None else FSDPMemTracker(model, optimiser)
-        if isinstance(tracker, FSDPMemTracker):
-            tracker.track_inputs((micro.samples.values,))
-        else:
-            tracker.track_external(model, optimiser)
-        optimiser.zero_grad(set_to_none=True)
-        with tracker:
-            step.gradients([micro], rt)
-        peak = tracker.get_tracker_snapshot("peak")[CPU]["Total"] + _bytes(kept)
-    return Cost(parameters, state, max(peak, state), sent.within, sent.beyond)
+    """One training step of the real program, with a sample a rank."""
+    darcy = {"equation": "darcy", "trajectories": 1000, "settings": {"points": POINTS}}
+    model = {"width": width, "depth": depth, "modes": MODES, "head": 64, "position_modes": 0}
+    values = {
+        "name": "scaling",
+        "tasks": {"darcy": {"make": darcy, "latent_spacing": PATCH / POINTS}},
+        "stages": {"operator": model},
+        "training": {"batch_size": ranks, "optimiser": "adamw"},
+        "runtime": {"strategy": strategy, "shard": NODE if strategy == "hsdp" else None},
+    }
+    config, nowhere = completed(made_config(values, [], "benchmarks/scaling.py"))[0], Path("scaling")
+    plan = stage_plans(config, {}, nowhere)["operator"]
+    tasks, lengths = stand_ins(config, plan, look_at_inputs(config, nowhere))
+    return step_cost(plan, tasks, lengths, config.runtime, ranks, NODE)
 
 
 def extended(strategy: str, ranks: int, width: int, depth: int) -> Cost:
@@ -151,27 +69,9 @@ def by_hand(strategy: str, ranks: int, parameters: float) -> tuple[float, float]
     return 5 * part, 3 * part * (group - 1) + reduced
 
 
-def _sample() -> Batch:
-    spec, shape = PROBLEM.task(), PROBLEM.grid.shape
-    return Batch(
-        task=spec.name,
-        values=torch.randn(1, 1, *shape, len(spec.channels)),
-        times=torch.zeros(1, 1),
-        grid=PROBLEM.grid,
-        boundary=PROBLEM.boundary,
-        parameters={name: torch.ones(1) for name in spec.parameters},
-        static={name: torch.randn(1, *shape) for name in spec.static},
-        ids=torch.arange(1),
-    )
-
-
 def _gigabytes(count: float) -> str:
     value = count / 1e9
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-3 or value == 0 else f"{value:.5f}"
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(local(tensor).nbytes for tensor in tensors)
 
 
 def check() -> None:
@@ -200,7 +100,6 @@ def main(models: list[str], all_ranks: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore", "Full backward hook")  # of torch's memory tracker
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--ranks", nargs="+", type=int, default=list(RANKS))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 from pathlib import Path
 
 import pytest
+from ranks import run_ranks
 
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.start import Runtime
 from ups.ops.fake import fake_runtime
-from ups.ops.step_cost import cost_of, last_micro_batches, step_cost
-from ups.pipeline.check import stand_in_tasks
+from ups.ops.step_cost import Cost, cost_of, micro_batches, step_cost
+from ups.pipeline.check import stand_ins
 from ups.pipeline.config import load_run
 from ups.pipeline.data import look_at_inputs
 from ups.pipeline.trainings import compared_plans, stage_plans
@@ -33,10 +38,8 @@ def planned(folder: Path, *overrides: str):
     config = load_run(folder / "toy.yaml", overrides)
     outlines = look_at_inputs(config, folder / "run")
     plans = [stage_plans(config, {}, folder)["operator"], compared_plans(config, {}, folder)["unet"]["darcy"]]
-    lengths = {name: (outline.trained, len(outline.header.times)) for name, outline in outlines.items()}
     for plan in plans:
-        tasks = {name: task for name, task in stand_in_tasks(config, outlines).items() if name in plan.shares}
-        yield plan, tasks, {name: lengths[name] for name in tasks}
+        yield plan, *stand_ins(config, plan, outlines)
 
 
 def test_a_step_without_numbers_needs_the_bytes_of_one_with_numbers(tmp_path: Path) -> None:
@@ -46,7 +49,7 @@ def test_a_step_without_numbers_needs_the_bytes_of_one_with_numbers(tmp_path: Pa
             learned = tuple(tasks.values())
             context = StageContext(plan.name, plan.settings, learned, plan.training, runtime.config, 0, {}, {})
             stage = STAGES[plan.kind].build(context)
-            micros = last_micro_batches(stage, plan, tasks, lengths, runtime)
+            micros = micro_batches(stage, plan, tasks, lengths, runtime)
             real = cost_of(stage, micros, plan, runtime, 8)
         assert (without.parameters, without.held, without.state) == (real.parameters, real.held, real.state)
         assert without.peak == pytest.approx(real.peak, rel=0.02) and without.peak > without.state
@@ -60,3 +63,43 @@ def test_replicated_ranks_send_each_task_s_gradients_and_sharded_ones_hold_a_par
     assert (replicated.beyond, replicated.held) == (0, one.held)
     sharded = step_cost(plan, tasks, lengths, RuntimeConfig(device="cpu", strategy="fsdp2"), 8)
     assert sharded.held == pytest.approx(one.held / 8, rel=0.05)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_ranks_send_what_ranks_that_do_not_exist_would(tmp_path: Path, strategy: str) -> None:
+    """To the byte, as collectives are called; on the wire, where messages have headers, to a per cent: of all-reduces,
+    for gloo's reduce-scatter sends more than a ring would.
+    """
+    plan, tasks, lengths = next(planned(tmp_path))
+    told = step_cost(plan, tasks, lengths, RuntimeConfig(device="cpu", strategy=strategy), 2, 2)
+    for cost, wire in run_ranks(2, _costs_of_a_rank, tmp_path, strategy):
+        assert (cost.within, cost.beyond, cost.collectives) == (told.within, 0, told.collectives)
+        assert (cost.held, cost.state, cost.flop) == (told.held, told.state, told.flop)
+        assert 2 * told.within < wire  # of two steps
+        assert strategy == "fsdp2" or wire < 1.01 * 2 * told.within
+
+
+def _costs_of_a_rank(folder: Path, strategy: str) -> tuple[Cost, int]:
+    plan, tasks, lengths = next(planned(folder))
+    with Runtime.start(RuntimeConfig(device="cpu", threads=1, strategy=strategy), 0) as runtime:
+        stage = STAGES[plan.kind].build(
+            StageContext(plan.name, plan.settings, tuple(tasks.values()), plan.training, runtime.config, 0, {}, {})
+        )
+        before = _sent_by_sockets()
+        cost = cost_of(stage, micro_batches(stage, plan, tasks, lengths, runtime), plan, runtime, 2)
+        sent = _sent_by_sockets() - before
+        runtime.gather(sent)  # the first to leave closes the connections
+        return cost, sent
+
+
+def _sent_by_sockets() -> int:
+    """Bytes that this process has written to its connections, by the system's own count (tcpi_bytes_sent)."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        except OSError:
+            continue  # no connection, or closed meanwhile
+        total += struct.unpack_from("Q", told, 200)[0]
+    return total

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
@@ -131,19 +132,22 @@ def count_step(step: Callable[[], Any], model: nn.Module, optimiser: torch.optim
 
 
 class Counting(TorchDispatchMode):
-    """Within, every operation adds its FLOP and the bytes it reads and writes."""
+    """Within, every operation adds its FLOP and the bytes it reads and writes; views are no operations."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.flop, self.moved = 0.0, 0
+        self.flop, self.moved, self.operations = 0.0, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again as the parts that this rank has
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         self.flop += flop_of(func, args, kwargs, out)
         if not _is_view(func):
             inputs, outputs = _tensors((args, kwargs)), _tensors((out, list(_written(func, args, kwargs))))
             self.moved += sum(map(_bytes, [*inputs, *outputs]))
+            self.operations += 1
         return out
 
 

@@ -21,6 +21,7 @@ from ups.cli.data import convert, fetch, inspect, make, stats
 from ups.cli.finetune import finetune
 from ups.cli.fit import fit
 from ups.cli.operations import check, clean, compare, runs, sweep, watch
+from ups.cli.plan import plan
 from ups.cli.run import evaluate, explain, export, report, run, train
 from ups.cli.serve import serve
 from ups.cli.simulate import simulate
@@ -55,7 +56,7 @@ app.add_typer(track, name="track")
 
 for command in (run, fit, train, finetune, evaluate, report, simulate, serve, export, explain, bench):
     app.command()(command)
-for command in (check, runs, compare, watch, clean, sweep):
+for command in (check, plan, runs, compare, watch, clean, sweep):
     app.command()(command)
 for command in (make, fetch, inspect, stats, convert):
     data.command()(command)

@@ -32,6 +32,7 @@ from ups.distributed.faults.heartbeat import Heartbeat
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Ranks, Runtime, device_mesh
 
+_SENDING_NOTHING = ("::wait_tensor", "::_wrap_tensor_autograd")
 _COUNTING = {torch.ops.aten.arange.default, torch.ops.aten.arange.start, torch.ops.aten.arange.start_step}
 
 
@@ -99,7 +100,7 @@ class Sent(TorchDispatchMode):
             self._add(2 * args[0].nbytes, _resolve_process_group(args[2]))
         elif name == "_c10d_functional::all_gather_into_tensor":
             self._add(args[0].nbytes * args[1], _resolve_process_group(args[2]))
-        elif name.split("::")[0] in ("c10d", "_c10d_functional") and not name.endswith("wait_tensor"):
+        elif name.split("::")[0] in ("c10d", "_c10d_functional") and not name.endswith(_SENDING_NOTHING):
             raise NotImplementedError(f"what does {name} send?")
         return func(*args, **(kwargs or {}))
 

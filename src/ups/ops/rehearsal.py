@@ -15,6 +15,7 @@ from ups.distributed.faults.injection import Fault, expect
 from ups.distributed.parallel import fingerprint, reduce_gradients, replicas_agree
 from ups.distributed.runtime.start import Runtime
 from ups.ops.findings import Finding
+from ups.ops.rates import Links
 from ups.training.fit import Plan
 from ups.training.trainer import Trainer
 
@@ -52,14 +53,27 @@ def all_reduce(runtime: Runtime) -> Finding:
     wanted = runtime.size * (runtime.size + 1) / 2
     if value != wanted:
         return Finding("red", "collectives", f"an all-reduce of 1 to {runtime.size} gave {value:g}, not {wanted:g}")
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        float(runtime.sum(ranks)[0])  # waits for a GPU
-        times.append(time.perf_counter() - began)
-    rate = 2 * SENT * (runtime.size - 1) / runtime.size / min(times) / 1e9
+    rate = links_between(runtime).within or 0.0
     backend = "NCCL" if runtime.device.type == "cuda" else "gloo"
-    return Finding("green", "collectives", f"all-reduce over {runtime.size} ranks is right; {backend}, {rate:.2g} GB/s")
+    return Finding(
+        "green", "collectives", f"all-reduce over {runtime.size} ranks is right; {backend}, {rate / 1e9:.2g} GB/s"
+    )
+
+
+def links_between(runtime: Runtime) -> Links:
+    """The rate at which a rank sends in a ring over all of them, and the time of an all-reduce of one number."""
+
+    def least(tensor: Tensor) -> float:
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            float(runtime.sum(tensor)[0])  # waits for a GPU
+            times.append(time.perf_counter() - began)
+        return runtime.from_first("time of an all-reduce", lambda: min(times))
+
+    sent = 2 * SENT * (runtime.size - 1) / runtime.size
+    latency = least(torch.zeros(1, device=runtime.device))
+    return Links(within=sent / least(torch.zeros(SENT // 4, device=runtime.device)), latency=latency)
 
 
 def _told(name: str, good: bool, right: str, wrong: str) -> Finding:

@@ -3,7 +3,7 @@
     cost = step_cost(plan, lengths, config, ranks=64, node=8)
 
 The program is the real one: the stage, `parallelise`, `Step`, `reduce_gradients`, `EMA`. The step is the last of the
-training, whose rollout is the longest.
+training, whose rollout is the longest, unless another one is named.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ups.bench.roofline import Counting
 from ups.data.sampler import Sampler, TaskIndices, check_ranks
 from ups.distributed.parallel import local, parallelise, reduce_gradients
 from ups.distributed.runtime.settings import RuntimeConfig
@@ -33,8 +34,9 @@ from ups.training.trainer import sampler_of
 @dataclass(frozen=True)
 class Cost:
     """Of one rank, in bytes: the parameters it has `held`, these with gradients, moments and averages (`state`), the
-    most that there is at once within a step, and what it sends in one, within its node and beyond it. `parameters`
-    are the model's, counted.
+    most that there is at once within a step, and what it sends in one, within its node and beyond it, in so many
+    `collectives`. What it computes in one: FLOP, `operations`, and the bytes that these read and write, one by one
+    (`moved`). `parameters` are the model's, counted.
     """
 
     parameters: float
@@ -43,6 +45,10 @@ class Cost:
     peak: float
     within: float
     beyond: float
+    collectives: float
+    flop: float
+    operations: float
+    moved: float
 
     def line_to(self, other: Cost, steps: int) -> Cost:
         """`other` plus `steps` times what it has more than this."""
@@ -56,6 +62,7 @@ def step_cost(
     config: RuntimeConfig,
     ranks: int = 1,
     node: int = 8,
+    step: int | None = None,
 ) -> Cost:
     """Of a plan without data: its `tasks` and how many (trajectories, frames) each has. A stage that stands on others
     must have them trained. A rank takes all its samples of a task at once, or `runtime.micro_batch` of them.
@@ -66,18 +73,20 @@ def step_cost(
                 plan.name, plan.settings, tuple(tasks.values()), plan.training, runtime.config, plan.seed, {}, {}
             )
         )
-        return cost_of(stage, last_micro_batches(stage, plan, tasks, lengths, runtime), plan, runtime, node)
+        return cost_of(stage, micro_batches(stage, plan, tasks, lengths, runtime, step), plan, runtime, node)
 
 
-def last_micro_batches(
+def micro_batches(
     stage: Stage,
     plan: Plan,
     tasks: Mapping[str, TrainedTask],
     lengths: Mapping[str, tuple[int, int]],
     runtime: Runtime,
+    step: int | None = None,
 ) -> list[MicroBatch]:
-    """What rank 0 takes in the last step of the training, filled with ones."""
+    """What rank 0 takes in a step of the training, the last one if not said, filled with ones."""
     training, ranks = plan.training, runtime.size
+    step = training.steps if step is None else step
     sampler = sampler_of(tasks, lengths, plan.shares, training, plan.seed)
     check_ranks(sampler.batch_size, ranks)
     # Which samples it is does not matter, and an order of millions would be made for nothing.
@@ -85,7 +94,7 @@ def last_micro_batches(
     dtype = torch.float64 if training.precision == "float64" else torch.float32
     return [
         _micro_batch(tasks[part.task], micro, dtype)
-        for part in sampler.indices(training.steps, *stage.window(training.steps))
+        for part in sampler.indices(step, *stage.window(step))
         for micro in part.padded(0, ranks).micro_batches(runtime.config.micro_batch)
     ]
 
@@ -112,9 +121,10 @@ def cost_of(stage: Stage, micros: Sequence[MicroBatch], plan: Plan, runtime: Run
     held = _bytes(model.parameters())
     state = _bytes([*tensors, *(p.grad for p in model.parameters() if p.grad is not None)])
     optimiser.zero_grad(set_to_none=True)
-    with Held(local(tensor) for tensor in tensors) as watched, Sent(node) as sent:
+    with Held(local(tensor) for tensor in tensors) as watched, Sent(node) as sent, Counting() as work:
         whole_step()
-    return Cost(parameters, held, state, watched.most, sent.within, sent.beyond)
+    sends = (sent.within, sent.beyond, sent.collectives)
+    return Cost(parameters, held, state, watched.most, *sends, work.flop, work.operations, work.moved)
 
 
 def _micro_batch(task: TrainedTask, part: TaskIndices, dtype: torch.dtype) -> MicroBatch:

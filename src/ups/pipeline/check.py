@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ups.config.load import save_config
 from ups.data.inputs import Outline
@@ -107,6 +108,14 @@ def stand_in_tasks(config: RunConfig, outlines: Mapping[str, Outline]) -> dict[s
     return {name: stand_in_task(outline, _strides(config)) for name, outline in outlines.items()}
 
 
+def stand_ins(
+    config: RunConfig, plan: Plan, outlines: Mapping[str, Outline]
+) -> tuple[dict[str, TrainedTask], dict[str, tuple[int, int]]]:
+    """The tasks of a plan, and how many (trajectories, frames) each has."""
+    tasks = {name: task for name, task in stand_in_tasks(config, outlines).items() if name in plan.shares}
+    return tasks, {name: (outlines[name].trained, len(outlines[name].header.times)) for name in tasks}
+
+
 def _trainings(config: RunConfig) -> list[TrainingConfig]:
     return [config.training_of(stage.training) for stage in config.each_stage().values()]
 
@@ -154,8 +163,7 @@ def _check_memory(
         says = f"it stands on {', '.join(plan.on)}, so what it needs is known once that is trained"
         yield Finding("amber", plan.name, says)
         return
-    tasks = {name: task for name, task in stand_in_tasks(config, outlines).items() if name in plan.shares}
-    lengths = {name: (outlines[name].trained, len(outlines[name].header.times)) for name in tasks}
+    tasks, lengths = stand_ins(config, plan, outlines)
     one = plan.directory.parent.parent.name == "compare"  # which one process trains
     count, runtime = (1, config.runtime.model_copy(update={"strategy": "ddp"})) if one else (ranks, config.runtime)
     cost = step_cost(plan, tasks, lengths, runtime, count, NODE)
@@ -181,16 +189,24 @@ def _needs(
     config: RunConfig, directory: Path, outlines: Mapping[str, Outline], costs: Sequence[Cost], ranks: int
 ) -> list[tuple[Path, str, float]]:
     """(where, what, bytes) of all that the run will write."""
-    root, half = data_root(config.data, directory / "data"), config.data.store == "float16"
+    root = data_root(config.data, directory / "data")
     made = stored = 0.0
     for name, outline in outlines.items():
-        header = outline.header
-        each = 4.0 * math.prod(header.grid.shape) * (len(header.times) * len(header.channels) + len(header.static))
-        made += 2 * each * outline.trajectories * outline.missing  # in chunks, then in one file
+        made += 2 * trajectory_bytes(outline) * outline.trajectories * outline.missing  # in chunks, then in one file
         if not (directory / "store" / name).exists():
-            stored += each * outline.trained / (2 if half else 1)
+            stored += store_bytes(config, outline)
     saved = sum(_KEPT * (cost.state - cost.held) * 4 * cost.parameters / max(1, cost.held) for cost in costs)
     return [(root, "data", made), (directory, "store", stored), (directory, "checkpoints", saved)]
+
+
+def store_bytes(config: RunConfig, outline: Outline) -> float:
+    """Of what training reads again and again."""
+    return trajectory_bytes(outline) * outline.trained / (2 if config.data.store == "float16" else 1)
+
+
+def trajectory_bytes(outline: Outline) -> float:
+    header = outline.header
+    return 4.0 * math.prod(header.grid.shape) * (len(header.times) * len(header.channels) + len(header.static))
 
 
 def _rehearsal(config: RunConfig, runs: Path, ranks: int, bisect: bool) -> Iterator[Finding]:
@@ -234,26 +250,35 @@ def _parts(config: RunConfig) -> dict[str, list[str]]:
 def _on_ranks(path: Path, changes: list[str], ranks: int) -> tuple[list[Finding], str | None]:
     """What ranks that torchrun starts find, and why they failed if they did."""
     work = path.parent / "work"
+    try:
+        said, failure = said_by_ranks(["check", str(path), *changes, "--runs", str(work), "--json"], ranks)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return [] if said is None else [Finding(**finding) for finding in said["findings"]], failure
+
+
+def said_by_ranks(command: list[str], ranks: int) -> tuple[Any, str | None]:
+    """What a command of ours prints as JSON on ranks that torchrun starts, and why they failed if they did."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*launcher, "-m", "ups", "--quiet", "check", str(path), *changes, "--runs", str(work), "--json"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*launcher, "-m", "ups", "--quiet", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         said, errors = process.communicate(timeout=REHEARSAL)
     except subprocess.TimeoutExpired:
-        return (
-            [],
-            f"{ranks} ranks had not done their first steps after {REHEARSAL:.0f} s; they may wait for one another",
-        )
+        late = f"{ranks} ranks had not done their first steps after {REHEARSAL:.0f} s; they may wait for one another"
+        return None, late
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-        shutil.rmtree(work, ignore_errors=True)
     if process.returncode == 0:
-        return [Finding(**finding) for finding in json.loads(said.splitlines()[-1])["findings"]], None
-    return [], _last_error(errors)
+        return json.loads(said.splitlines()[-1]), None
+    return None, _last_error(errors)
 
 
 def _last_error(errors: str) -> str:

@@ -217,17 +217,22 @@ def _seconds_per_step(runtime: Runtime, plan: Plan) -> float:
         ends = [start for start, _ in training.rollout[1:]] + [1.0]
         mean = 0.0
         for (start, _), end in zip(training.rollout, ends, strict=True):
-            trainer.state.step = int(start * training.steps) + 1
-            for _ in range(3):
-                trainer.step()
-            blocks = []  # the median of several: a machine that was busy for a moment must not halve the steps
-            for _ in range(BLOCKS):
-                began = time.perf_counter()
-                for _ in range(TIMED):
-                    trainer.step()
-                if runtime.device.type == "cuda":
-                    torch.cuda.synchronize()
-                blocks.append((time.perf_counter() - began) / TIMED)
-            mean += (end - start) * median(blocks)
+            mean += (end - start) * seconds_of_a_step(trainer, int(start * training.steps) + 1)
         trainer.events.close()
     return mean
+
+
+def seconds_of_a_step(trainer: Trainer, step: int) -> float:
+    """From that step on, whose number decides how long its rollout is. What it trains is to be thrown away."""
+    trainer.state.step = step
+    for _ in range(3):
+        trainer.step()
+    blocks = []  # the median of several: a machine that was busy for a moment must not halve the steps
+    for _ in range(BLOCKS):
+        began = time.perf_counter()
+        for _ in range(TIMED):
+            trainer.step()
+        if trainer.runtime.device.type == "cuda":
+            torch.cuda.synchronize()
+        blocks.append((time.perf_counter() - began) / TIMED)
+    return median(blocks)

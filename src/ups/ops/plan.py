@@ -1,0 +1,215 @@
+"""What a training would take: arithmetic on counted steps (`step_cost.py`) and measured rates (`rates.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ups.ops.rates import Links, StepRates
+from ups.ops.step_cost import Cost
+
+STRATEGIES = ("ddp", "fsdp2", "hsdp")
+MOST = 4096
+"""Ranks of a plan, at most."""
+USABLE = 0.92
+"""Of a device's memory: the allocator's gaps take the rest."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a training, in which all steps cost the same."""
+
+    share: float
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The widest model that fits."""
+
+    width: int
+    parameters: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One training under one strategy: what a rank holds at most, what it computes in a step and sends in the longest
+    one, what all ranks compute in all, and what it takes.
+
+    `step` are the shortest and longest seconds of a step, in the mean over the training; None where rates are missing.
+    `seconds` and `price` go by the longest.
+    """
+
+    stage: str
+    strategy: str
+    ranks: int
+    parameters: float
+    state: float
+    peak: float
+    fits: bool | None
+    flop: float
+    flop_in_all: float | None
+    within: float
+    beyond: float
+    computing: float | None
+    sending: float | None
+    step: tuple[float, float] | None
+    steps: int | None
+    seconds: float | None
+    price: float | None
+    largest: Largest | None = None
+
+    @property
+    def days(self) -> float | None:
+        return None if self.seconds is None else self.seconds / 86400
+
+
+@dataclass(frozen=True)
+class Room:
+    """Of a device: bytes of memory (None: not known), and what training needs of it beside the step."""
+
+    memory: float | None
+    beside: float = 0.0
+
+    def fits(self, peak: float) -> bool | None:
+        return None if self.memory is None else peak + self.beside <= USABLE * self.memory
+
+
+def estimate(
+    stage: str,
+    strategy: str,
+    ranks: int,
+    phases: Sequence[Phase],
+    room: Room,
+    rates: StepRates | None,
+    links: Links,
+    steps: int | None,
+    seconds: float | None = None,
+    price: float | None = None,
+    largest: Largest | None = None,
+) -> Estimate:
+    """`steps` of the training, or the `seconds` that it is given; `price`: of a rank for an hour."""
+    last = phases[-1].cost
+    flop = sum(phase.share * phase.cost.flop for phase in phases)
+    computing = None if rates is None else sum(phase.share * rates.seconds(phase.cost) for phase in phases)
+    parts = [(phase.share, links.seconds(phase.cost)) for phase in phases]
+    known = [share * part for share, part in parts if part is not None]
+    sending = sum(known) if len(known) == len(parts) else None
+    step = None
+    if rates is not None and computing is not None and sending is not None:
+        least, most = (1 - rates.error) * computing, (1 + rates.error) * computing
+        # Replicated ranks send between two passes; sharded ones within them, so that at best the longer one counts.
+        step = (least + sending if strategy == "ddp" else max(least, sending), most + sending)
+    if step is not None and seconds is not None:
+        steps = max(1, int(seconds / step[1]))
+    elif step is not None and steps is not None:
+        seconds = steps * step[1]
+    return Estimate(
+        stage,
+        strategy,
+        ranks,
+        last.parameters,
+        last.state,
+        last.peak + room.beside,
+        room.fits(last.peak),
+        flop,
+        None if steps is None else ranks * flop * steps,
+        last.within,
+        last.beyond,
+        computing,
+        sending,
+        step,
+        steps,
+        seconds,
+        None if price is None or seconds is None else price * ranks * seconds / 3600,
+        largest,
+    )
+
+
+def recommended(estimates: Iterable[Estimate]) -> Estimate | None:
+    """Of those that fit: the fastest; where times are not known, the one that sends least beyond its machine, then
+    within. None if none fits.
+    """
+    fitting = [found for found in estimates if found.fits is not False]
+
+    def rank(found: Estimate) -> tuple[float, ...]:
+        return (float("inf") if found.step is None else found.step[1], found.beyond, found.within)
+
+    return min(fitting, key=rank, default=None)
+
+
+def table(estimates: Sequence[Estimate], best: Estimate | None) -> Table:
+    found = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("strategy", "memory a rank", "sent a step", "sending", "step", "days", "cost", "widest that fits"):
+        found.add_column(heading)
+    for row in estimates:
+        star = " *" if row is best else ""
+        fits = "" if row.fits is not False else ", too much"
+        sent = f"{_bytes(row.within)} + {_bytes(row.beyond)}"
+        wide = "-" if row.largest is None else f"{row.largest.width} ({row.largest.parameters / 1e6:.3g}M)"
+        step = "-" if row.step is None else f"{1e3 * row.step[0]:.3g} to {1e3 * row.step[1]:.3g} ms"
+        sending = "-" if row.sending is None else f"{1e3 * row.sending:.3g} ms"
+        days = "-" if row.days is None else f"{row.days:.3g}"
+        cost = "-" if row.price is None else f"{row.price:,.2f}"
+        found.add_row(row.strategy + star, _bytes(row.peak) + fits, sent, sending, step, days, cost, wide)
+    return found
+
+
+def verdict(rows: Sequence[Estimate], best: Estimate | None) -> str:
+    """What is recommended, and why."""
+    if best is None:
+        return (
+            "none fits: give runtime.micro_batch=1 or runtime.checkpoint_activations=true, more ranks, or a smaller "
+            "model\n"
+        )
+    if len(rows) == 1:
+        return ""
+    why = "sends least" if best.step is None else "takes the shortest time"
+    left = "" if all(row.fits is not False for row in rows) else " of those that fit"
+    work = "" if best.flop_in_all is None else f"; {best.flop_in_all:.3g} FLOP in {best.steps} steps"
+    return f"* recommended: {best.strategy} {why}{left}{work}\n"
+
+
+def as_plain(row: Estimate) -> dict[str, Any]:
+    return asdict(row) | {"days": row.days}
+
+
+def draw(rows: Sequence[Estimate], best: Estimate | None, memory: float | None, path: Path) -> None:
+    """Memory, step time and sent bytes of each strategy against the number of ranks."""
+    from matplotlib.figure import Figure
+
+    from ups.report.drawing import plain, render
+
+    timed = any(row.step is not None for row in rows)
+    figure = Figure(figsize=(10.5 if timed else 7.2, 3.0), layout="constrained")
+    panels = figure.subplots(1, 3 if timed else 2)
+    for strategy in dict.fromkeys(row.strategy for row in rows):
+        own = sorted((row for row in rows if row.strategy == strategy), key=lambda row: row.ranks)
+        ranks = [row.ranks for row in own]
+        (line,) = panels[0].plot(ranks, [row.peak / 1e9 for row in own], "o-", label=strategy)
+        panels[1].plot(ranks, [(row.within + row.beyond) / 1e9 for row in own], "o-", color=line.get_color())
+        known = [(row.ranks, row.step) for row in own if row.step is not None]
+        if known:
+            at = [ranks for ranks, _ in known]
+            panels[2].plot(at, [1e3 * most for _, (_, most) in known], "o-", color=line.get_color())
+            ends = [[1e3 * end for end in pair] for pair in zip(*(step for _, step in known), strict=True)]
+            panels[2].fill_between(at, *ends, color=line.get_color(), alpha=0.2)
+    if memory is not None:
+        panels[0].axhline(memory / 1e9, color="grey", linestyle="--", label="the device's memory")
+    panels[0].legend()
+    for axes, label in zip(panels, ("memory a rank (GB)", "sent a step by a rank (GB)", "step (ms)"), strict=False):
+        axes.set(xlabel="ranks", xscale="log", title=label)
+        axes.set_xticks(sorted({row.ranks for row in rows}), sorted({row.ranks for row in rows}), minor=False)
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+    if best is not None:
+        figure.suptitle(plain(f"{best.stage}: {best.strategy} on {best.ranks} ranks is recommended"))
+    path.write_bytes(render(figure, "svg" if path.suffix == ".svg" else "png"))
+
+
+def _bytes(count: float) -> str:
+    return "0" if count == 0 else f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"
