@@ -1,61 +1,24 @@
-"""A model that is handed over: loaded like a run, and as a program that needs nothing of ours."""
+"""A model that is handed over, loaded like a run."""
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import small
 import torch
 
 import ups
+from ups import checkpoint
 from ups.errors import UserError
 from ups.models.export import WEIGHTS, export_model
-from ups.models.propagator import Propagator
-from ups.models.saved import ModelSpec
-from ups.rollout.operator import OperatorPredictor
+from ups.report.verdict import number
 from ups.simulator import Simulator
 from ups.training.restore import load_model
-
-RUN = """
-import sys, json, numpy, torch
-for task in sys.argv[1:]:
-    files = {"task.json": ""}
-    step = torch.export.load(f"out/{task}.pt2", extra_files=files).module()
-    assert json.loads(files["task.json"])["spec"]["name"] == task
-    given = {name: torch.from_numpy(array) for name, array in numpy.load(f"{task}.npz").items()}
-    fields, numbers = ({name: given[name] for name in names if name in given} for names in (["a"], ["beta"]))
-    results = []
-    for n in (1, 2, 5):
-        conditions = [{name: value[:n] for name, value in part.items()} for part in (fields, numbers)]
-        results.append(step(given["u"][:n], *conditions, given["lead"][:n]) if "u" in given else step(*conditions))
-    numpy.savez(f"{task}_result.npz", *[result.detach().numpy() for result in results])
-assert not any(name.split(".")[0] == "ups" for name in sys.modules)
-"""
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Propagator, ModelSpec]:
-    """Both small tasks, with weights that do something."""
-    spec = small.prepared(tmp_path_factory.mktemp("exported"))[0]
-    model = spec.build(0)
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        if not parameter.detach().any():
-            parameter.data.normal_(std=0.3, generator=generator)
-    return model.eval().requires_grad_(False), spec  # as models are loaded: in training nothing is cut off
-
-
-@pytest.fixture(scope="module")
-def simulator(trained) -> Simulator:
-    return Simulator(OperatorPredictor(trained[0], trained[1].tasks))
 
 
 def test_an_exported_model_is_loaded_like_a_run(simulator: Simulator, trained, tmp_path: Path) -> None:
@@ -83,6 +46,10 @@ def test_a_run_and_its_export_give_the_same(finished_run: Path, tmp_path: Path) 
         check=True,
     )
     assert str(tmp_path / "out" / WEIGHTS) in done.stdout
+    scores = json.loads((finished_run / "metrics.json").read_text())["tasks"]["burgers"]["rollout"]["nrmse"]
+    said = (tmp_path / "out" / checkpoint.CARD).read_text()
+    assert f"| burgers | rollout | {number(scores['model'])} |" in said
+    assert "| 16 | made by ups; no licence of others |" in said
     u0 = np.sin(2 * np.pi * (np.arange(128) + 0.5) / 128)
     ours, theirs = (
         ups.load(path).rollout(u0, steps=3, conditions={"nu": 0.01}) for path in (finished_run, tmp_path / "out")
@@ -91,64 +58,7 @@ def test_a_run_and_its_export_give_the_same(finished_run: Path, tmp_path: Path) 
     assert (tmp_path / "out" / WEIGHTS).stat().st_size < 5e6  # the weights once, without an optimiser's moments
 
 
-def test_a_program_runs_without_ups_and_gives_the_simulator_s_step(
-    simulator: Simulator, trained, tmp_path: Path
-) -> None:
-    export_model(*trained, tmp_path / "out", ("advection", "darcy"))
-    generator = torch.Generator().manual_seed(2)
-    u, a = torch.rand(5, 32, 1, generator=generator), 1 + torch.rand(5, 16, 16, generator=generator)
-    beta, lead = torch.linspace(0.3, 0.5, 5), torch.full((5,), simulator.tasks["advection"].spec.dt or 0.0)
-    np.savez(tmp_path / "advection.npz", u=u[:, None].numpy(), beta=beta.numpy(), lead=lead.numpy())
-    np.savez(tmp_path / "darcy.npz", a=a.numpy())
-    expected = {
-        "advection": simulator.rollout(u, steps=1, conditions={"beta": beta}).values[:, 0],
-        "darcy": simulator.rollout(conditions={"a": a}).values[:, 0],
-    }
-    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-c", RUN, *expected]
-    done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for task, values in expected.items():
-        with np.load(tmp_path / f"{task}_result.npz") as results:
-            for size, name in zip((1, 2, 5), results.files, strict=True):
-                assert torch.allclose(torch.from_numpy(results[name]), values[:size], rtol=1e-5, atol=1e-5)
-    assert torch.equal(
-        ups.load(tmp_path / "out").rollout(u, steps=1, conditions={"beta": beta}).values[:, 0], expected["advection"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("architecture", "settings"),
-    [
-        ("fno", {"width": 8, "modes": 4, "depth": 2, "padding": 0.125}),
-        ("pdet_stack", {"width": 16, "depth": 2, "heads": 2, "head": 8, "conditions": 8}),
-        ("pdet_unet", {"width": 8, "depth": 1, "levels": 2, "window": 8, "head": 8, "conditions": 8}),
-    ],
-)
-def test_other_architectures_have_programs_too(
-    simulator: Simulator, tmp_path: Path, architecture: str, settings: dict
-) -> None:
-    learned = simulator.tasks["advection"]
-    learned = replace(learned, spec=replace(learned.spec, history=2))
-    spec = ModelSpec(architecture, settings, (learned,))
-    model = spec.build(0).requires_grad_(False)
-    for parameter in model.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.3)
-    export_model(model, spec, tmp_path / "out", ("advection",))
-    step = torch.export.load(tmp_path / "out" / "advection.pt2").module()
-    history, beta = torch.rand(3, 2, 32, 1), torch.full((3,), 0.4)
-    expected = (
-        Simulator(OperatorPredictor(model, spec.tasks))
-        .rollout(history, steps=1, conditions={"beta": beta})
-        .values[:, 0]
-    )
-    assert torch.allclose(step(history, {}, {"beta": beta}, torch.full((3,), learned.spec.dt)), expected, atol=1e-5)
-
-
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(trained, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no task 'sound' to make a program of; it has advection, darcy"):
-        export_model(*trained, tmp_path / "out", ("sound",))
     with pytest.raises(UserError, match="is in a folder that is not there"):
         export_model(*trained, tmp_path / "nowhere" / "out")
     assert list(tmp_path.iterdir()) == []

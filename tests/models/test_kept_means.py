@@ -13,7 +13,7 @@ from torch import Tensor
 from ups.data.prepare.statistics import statistics
 from ups.equations import Compressible1D
 from ups.fields import Grid, Invariant
-from ups.models.export import export_program
+from ups.models.programs import write_torch
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout.operator import OperatorPredictor
@@ -76,7 +76,7 @@ def test_the_kept_mean_is_differentiated_through() -> None:
 
 def test_an_exported_program_keeps_the_mean_too(tmp_path: Path) -> None:
     model, spec = gas(1)
-    export_program(model, spec.tasks[0], tmp_path / "step.pt2")
+    write_torch(model, spec.tasks[0], tmp_path / "step.pt2")
     step = torch.export.load(tmp_path / "step.pt2").module()
     start = DATA.batch.values[:, :1].double()
     viscosity = {name: torch.full((3,), value, dtype=torch.float64) for name, value in VISCOSITY.items()}

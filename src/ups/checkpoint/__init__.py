@@ -1,5 +1,6 @@
 """Checkpoints: whole or absent, verified before use, and free of pickles."""
 
+from ups.checkpoint.files import CARD as CARD
 from ups.checkpoint.files import FORMAT as FORMAT
 from ups.checkpoint.files import MANIFEST as MANIFEST
 from ups.checkpoint.files import Manifest as Manifest

@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # torch's own reader is imported where it is used: that takes
 
 FORMAT = 6
 MANIFEST = "manifest.json"
+CARD = "README.md"
+"""Beside a model that is handed over, for people: it may be edited, and other files that nobody loads may be added."""
 _NAME = re.compile(r"step_(\d{8,})")
 
 
@@ -213,7 +215,7 @@ def _understood(path: Path) -> Iterator[None]:
 
 
 def _verified(path: Path) -> Manifest:
-    """The manifest, after every file has the size and checksum it names and no file is there that it does not name."""
+    """The manifest, after every file has the size and checksum it names, and no tensors are there that it does not."""
     with _understood(path):
         return _checked(path)
 
@@ -232,9 +234,11 @@ def _checked(path: Path) -> Manifest:
             f"checkpoint {path} has format {content['format']}, this program reads {FORMAT}; "
             "use the version of the program that wrote it"
         )
-    present = {file.name for file in path.iterdir()} - {MANIFEST}
-    for name in sorted(present ^ set(content["files"])):
-        raise _Damaged(f"{name} is {'not in the manifest' if name in present else 'missing'}")
+    present = {file.name for file in path.iterdir()}
+    for name in sorted(set(content["files"]) - present):
+        raise _Damaged(f"{name} is missing")
+    for name in sorted(name for name in present - set(content["files"]) if name.endswith(".safetensors")):
+        raise _Damaged(f"{name} is not in the manifest")
     for name, file in content["files"].items():
         size = (path / name).stat().st_size
         if size != file["bytes"]:

@@ -143,24 +143,31 @@ def explain(
 
 def export(
     run: Run,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
-    programs: Annotated[
-        list[str] | None,
-        typer.Option("--program", metavar="TASK", help="Add a program of this task's step; repeat it for several."),
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder or file to make.")],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="FORM", help="safetensors, torch, onnx or aoti; else as OUT ends.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="NAME", help="Of a program: the task, if the run has several.")
     ] = None,
 ) -> None:
-    """Hand over a trained run: averaged weights in one safetensors file, and JSON that says what they are.
+    """Hand over a trained run: its averaged weights, or one step of a task as a program that needs no ups.
 
-    OUT is loaded like a run. A program (TASK.pt2) is one step on the task's own grid, in physical units and for any
-    batch size; it needs torch alone: torch.export.load("OUT/TASK.pt2").module().
+    \b
+    --to safetensors  a folder of weights and JSON that says what they are, loaded like a run (OUT has no ending)
+    --to torch        a program for torch: torch.export.load(OUT).module() (OUT ends in .pt2)
+    --to onnx         a program for ONNX Runtime and others (.onnx)
+    --to aoti         a program compiled for this machine's kind of processor by AOTInductor (.pt2)
+
+    A program is one step on the task's own grid, in physical units and for any batch size.
 
     \b
     Example:
       ups export runs/quickstart quickstart-model
-      ups export runs/quickstart quickstart-model --program advection --program burgers
+      ups export runs/quickstart advection.pt2 --task advection
+      ups export runs/quickstart burgers.onnx --task burgers
     """
-    from ups.models.export import export_model
-    from ups.training.restore import load_model
+    from ups.pipeline.export import export as hand_over
 
-    for path in export_model(*load_model(run), out, tuple(programs or ())):
+    for path in hand_over(run, out, to, task):
         print(path)

@@ -113,6 +113,10 @@ def judge(
         **shown,
         "trainings": _curves(stages, done, directory),
         "channels": {view: list(sources[name].spec.channel_names) for name, view in views},
+        "data": {
+            name: {"trajectories": len(source.train), "licence": source.train.header.licence}
+            for name, source in sources.items()
+        },
         "solver": solver,
         "notes": [*_notes(done, trained, device_seconds(config, trained)), *_floor_notes(floors)],
     }

@@ -10,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("universal-physics-stack", "numpy", "h5py", "pydantic", "safetensors", "einops", "matplotlib")
+SOFTWARE = "universal-physics-stack"
+PACKAGES = (SOFTWARE, "numpy", "h5py", "pydantic", "safetensors", "einops", "matplotlib")
 VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 FAMILIES = ("NCCL_", "TORCH_", "GLOO_", "UPS_")
 KEPT_BACK = "set"
@@ -26,7 +27,7 @@ def environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": {name: found for name in PACKAGES if (found := version_of(name))},
         "git": _git(),
         "cpu": {"model": cpu_model(), "count": os.cpu_count(), "usable": len(os.sched_getaffinity(0))},
         "torch": {
@@ -53,10 +54,11 @@ def software() -> str:
     """The versions that ranks must share, in one line."""
     import torch
 
-    return f"ups {_version(PACKAGES[0])}, torch {torch.__version__}, Python {platform.python_version()}"
+    return f"ups {version_of(SOFTWARE)}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """What is installed; None if it is not."""
     try:
         return version(package)
     except PackageNotFoundError:
