@@ -49,7 +49,7 @@ def test_a_run_and_its_export_give_the_same(finished_run: Path, tmp_path: Path) 
     scores = json.loads((finished_run / "metrics.json").read_text())["tasks"]["burgers"]["rollout"]["nrmse"]
     said = (tmp_path / "out" / checkpoint.CARD).read_text()
     assert f"| burgers | rollout | {number(scores['model'])} |" in said
-    assert "| 16 | made by ups; no licence of others |" in said
+    assert "| 24 | made by ups; no licence of others |" in said
     u0 = np.sin(2 * np.pi * (np.arange(128) + 0.5) / 128)
     ours, theirs = (
         ups.load(path).rollout(u0, steps=3, conditions={"nu": 0.01}) for path in (finished_run, tmp_path / "out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -26,6 +26,8 @@ from ups.training.settings import TrainingConfig
 from ups.training.stage import Parent, Scores
 from ups.training.stages.codec import CodecStage
 from ups.training.stages.operator import OperatorStage, given_of, steps_of
+
+S = TypeVar("S", bound=FlowSettings)
 
 MEMBERS = 4
 """Of the ensembles that validation judges by."""
@@ -52,7 +54,7 @@ class Errors:
         return lambda x, time, span: model.velocity(self.task, x, time, span, self.latent, context)
 
 
-class FlowStage(ABC):
+class FlowStage(ABC, Generic[S]):
     """Trains a corrector on what a frozen operator is wrong by, as a frozen codec sees it."""
 
     def __init__(
@@ -60,14 +62,14 @@ class FlowStage(ABC):
         model: Corrector,
         operator: OperatorStage,
         codec: CodecStage,
-        settings: FlowSettings,
+        settings: S,
         training: TrainingConfig,
         tasks: Sequence[TrainedTask],
         checksums: Mapping[str, str],
         name: str = "corrector",
     ) -> None:
         self.name, self.model, self.training = name, model, training
-        self.settings: FlowSettings = settings
+        self.settings = settings
         self.operator, self.codec, self.checksums = operator, codec, checksums
         self.given = {task.spec.name: task.given for task in tasks}
         self.tasks = tuple(tasks)
@@ -126,9 +128,7 @@ class FlowStage(ABC):
         """What `validate` says of this predictor, or of one distilled."""
 
 
-class CorrectorStage(FlowStage):
-    settings: CorrectorSettings
-
+class CorrectorStage(FlowStage[CorrectorSettings]):
     def predicting(self, correct: Correction) -> Predictor:
         return CorrectedPredictor(self.operator.predictor(), correct, self.settings.horizon)
 

@@ -39,7 +39,7 @@ class DistilledStage:
     def __init__(
         self,
         model: Corrector,
-        teacher: FlowStage,
+        teacher: FlowStage[Any],
         settings: DistilledSettings,
         training: TrainingConfig,
         checksum: str,

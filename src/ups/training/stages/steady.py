@@ -41,9 +41,7 @@ class SteadySettings(FlowSettings):
     )
 
 
-class SteadyStage(FlowStage):
-    settings: SteadySettings
-
+class SteadyStage(FlowStage[SteadySettings]):
     @cached_property
     def solvers(self) -> Mapping[str, Equation]:
         return {task.spec.name: solver_of(task) for task in self.tasks} if self.settings.refine else {}
