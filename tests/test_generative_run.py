@@ -182,7 +182,7 @@ def test_a_codec_of_another_run_is_refused(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["stages.corrector.on=[operator]"], "one of each"),
+        (["stages.corrector.on=[operator]"], "kind corrector needs 2 in `on`"),
         (["stages.distilled.on=[operator]"], "distils one corrector"),
     ],
 )

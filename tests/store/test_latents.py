@@ -54,11 +54,11 @@ def build(task: TaskData, codec: CodecStage, stop: int | None = None) -> TaskDat
     """`stop`: the rank that is asked to while it encodes."""
     with Runtime.start(RuntimeConfig(device="cpu", threads=1), 0) as runtime:
 
-        def asked(*arguments: Any, encode: Any = latents.encoded) -> Any:
+        def asked(*arguments: Any, encode: Any = latents.in_latents) -> Any:
             runtime.stop.asked = runtime.rank == stop
             return encode(*arguments)
 
-        with patch.object(latents, "encoded", asked):
+        with patch.object(latents, "in_latents", asked):
             return latents_of(runtime, task, codec, workers=1)
 
 
@@ -75,8 +75,8 @@ def build_here(folder: Path, stop: int | None = None) -> str:
 
 def build_until_killed(folder: Path) -> None:
     """As by the kernel, in the sixth trajectory: the second shard of three."""
-    encoded, count = latents.encoded, iter(range(100))
-    latents.encoded = lambda *arguments: encoded(*arguments) if next(count) < 5 else os._exit(9)
+    in_latents, count = latents.in_latents, iter(range(100))
+    latents.in_latents = lambda *arguments: in_latents(*arguments) if next(count) < 5 else os._exit(9)
     build_here(folder)
 
 

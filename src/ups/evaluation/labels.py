@@ -11,6 +11,7 @@ PERSISTENCE = "persistence"
 
 TITLES = {
     "operator": "UPS",
+    "cached": "UPS on latents",
     "fno": "FNO",
     "unet": "U-Net",
     "from_nothing": "same model from nothing",

@@ -103,6 +103,10 @@ class RunConfig(Strict):
             for parent in stage.on:
                 if parent not in earlier:
                     raise ValueError(f"stages.{name} is on {parent!r}, which is not among the stages before it")
+            wanted = STAGES[stage.kind].stands_on
+            if wanted is not None and len(stage.on) != wanted:
+                what = "stands on no other: leave `on` out" if wanted == 0 else f"needs {wanted} in `on`"
+                raise ValueError(f"stages.{name} is on {stage.on}, and a stage of kind {stage.kind} {what}")
             if stage.like is not None and stage.start is None:
                 raise ValueError(
                     f"stages.{name}.like is {stage.like!r}, a task of `start`, which is not given; give it"

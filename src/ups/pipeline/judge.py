@@ -108,6 +108,7 @@ def judge(
         for name, stage in codecs.items()
     }
     solver = {view: e.solver for view, e in found.items() if e.solver}
+    scores = {view: evaluation.metrics for view, evaluation in found.items()}
     details = {
         "command": command,
         **shown,
@@ -118,7 +119,11 @@ def judge(
             for name, source in sources.items()
         },
         "solver": solver,
-        "notes": [*_notes(done, trained, device_seconds(config, trained)), *_floor_notes(floors)],
+        "notes": [
+            *_notes(done, trained, device_seconds(config, trained)),
+            *_floor_notes(floors),
+            *_cached_notes(stages, scores),
+        ],
     }
     write(folder / "details.json", json.dumps(details, indent=1).encode())
     seconds = note_seconds(
@@ -128,7 +133,6 @@ def judge(
         evaluate=time.monotonic() - began,
     )
     whole = all(done[family].keys() == families[family].keys() for family in families)
-    scores = {view: evaluation.metrics for view, evaluation in found.items()}
     metrics = {
         "state": "finished" if whole and not not_finite(scores) else "evaluated",
         "name": config.name,
@@ -199,6 +203,25 @@ def _floor_notes(floors: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for name, views in floors.items()
         for view, floor in views.items()
     ]
+
+
+def _cached_notes(stages: Mapping[str, Plan], scores: Mapping[str, Any]) -> list[str]:
+    """What every operator on latents loses against the default one, which steps on fields."""
+    default = next((name for name, plan in stages.items() if plan.kind == "operator"), None)
+    notes = []
+    for name in (name for name, plan in stages.items() if plan.kind == "cached"):
+        if default is None:
+            notes.append(
+                f"{name} stands beside no operator on fields; put `operator: {{}}` beside it to see what it loses."
+            )
+            continue
+        for view, kinds in scores.items():
+            own, other = (kinds["rollout"]["nrmse"][who] for who in (name, default))
+            notes.append(
+                f"{name} steps through latents: its rollout nRMSE on {view} is {own:.3g}, {own / other:.3g} times the "
+                f"{other:.3g} of {default}."
+            )
+    return notes
 
 
 def _notes(families: dict[str, dict[str, Plan]], trained: dict[str, Any], given: float) -> list[str]:

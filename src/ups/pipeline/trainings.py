@@ -39,6 +39,7 @@ def _stage_plan(config: RunConfig, name: str, stage: StageConfig, tasks: dict[st
         tuple(stage.on),
         None if stage.start is None else Path(stage.start).expanduser(),
         stage.like,
+        workers=config.data.workers,
     )
     return plan if plan.training.seconds is None else budgeted(plan)
 

@@ -40,31 +40,7 @@ class OperatorPredictor(Deterministic):
         return self
 
     def start(self, task: str, frames: Float[Tensor, "B T *space C"], conditions: Conditions, grid: Grid) -> State:
-        learned, like = self.tasks[task], self.like
-        spec, normaliser = learned.spec, learned.normaliser
-        mask = self._mask(spec, conditions)
-        static = normaliser.static(conditions.static, frames, mask).to(like)
-        parameters = {
-            n: torch.as_tensor(conditions.parameters[n]).to(like).expand(len(frames)) for n in spec.parameters
-        }
-        if spec.steady:
-            given, first = torch.zeros_like(frames[:, :1]).to(like), None
-        else:
-            cells = None if mask is None else mask[:, None, ..., None]
-            given = normaliser.normalise(frames[:, -spec.history :], cells).to(like)
-            first = given[:, -1]
-        forcings = normaliser.forcings(conditions.forcings, frames, mask)
-        history, static = learned.brought(given, static, grid)
-        forcings = {name: learned.brought_forcing(field.to(like), grid) for name, field in forcings.items()}
-        mask = None if mask is None else mask.to(like.device)
-        history = start_history(history, spec.history)
-        return State(task, history, static, parameters, grid, first, forcings=forcings, mask=mask)
-
-    @staticmethod
-    def _mask(spec: TaskSpec, conditions: Conditions) -> Bool[Tensor, "B *space"] | None:
-        if spec.masked and conditions.mask is None:
-            raise UserError(f"task {spec.name!r} needs a mask, true inside the domain; give it in the conditions")
-        return conditions.mask if spec.masked else None
+        return started(self.tasks[task], frames, conditions, grid, self.like)
 
     def step(self, state: State, lead: Float[Tensor, " B"] | None) -> State:
         when = None if lead is None else state.kept("lead", (lead,), lambda: lead.to(self.like))
@@ -93,10 +69,45 @@ class OperatorPredictor(Deterministic):
         return state.kept("given", fields, lambda: given_channels(state.static, state.forcings.values(), state.mask))
 
     def decode(self, state: State, target: Target | None = None) -> Float[Tensor, "... C"]:
-        """Before the first step these are the values of the last frame given, not brought anywhere."""
-        learned = self.tasks[state.task]
-        target = state.grid if target is None else target
-        source, values = (learned.grid, state.history[:, -1]) if state.first is None else (state.grid, state.first)
-        read = state.kept("read", (target, source), lambda: learned.reader(target, values, source))
-        cells = None if state.mask is None else state.mask[..., None]
-        return self.shared(learned.normaliser.physical(read(values), cells), state)
+        return decoded(self.tasks[state.task], state, state.history[:, -1], target)
+
+
+def started(
+    learned: TrainedTask, frames: Float[Tensor, "B T *space C"], conditions: Conditions, grid: Grid, like: Tensor
+) -> State:
+    """The frames given and all else, normalised and on the task's own grid."""
+    spec, normaliser = learned.spec, learned.normaliser
+    mask = _mask(spec, conditions)
+    static = normaliser.static(conditions.static, frames, mask).to(like)
+    parameters = {n: torch.as_tensor(conditions.parameters[n]).to(like).expand(len(frames)) for n in spec.parameters}
+    if spec.steady:
+        given, first = torch.zeros_like(frames[:, :1]).to(like), None
+    else:
+        cells = None if mask is None else mask[:, None, ..., None]
+        given = normaliser.normalise(frames[:, -spec.history :], cells).to(like)
+        first = given[:, -1]
+    forcings = normaliser.forcings(conditions.forcings, frames, mask)
+    history, static = learned.brought(given, static, grid)
+    forcings = {name: learned.brought_forcing(field.to(like), grid) for name, field in forcings.items()}
+    mask = None if mask is None else mask.to(like.device)
+    history = start_history(history, spec.history)
+    return State(spec.name, history, static, parameters, grid, first, forcings=forcings, mask=mask)
+
+
+def decoded(
+    learned: TrainedTask, state: State, values: Float[Tensor, "B *own C"], target: Target | None
+) -> Float[Tensor, "... C"]:
+    """Normalised values of the task's own grid where they are wanted, in physical units. Before the first step: those
+    of the last frame given, not brought anywhere.
+    """
+    target = state.grid if target is None else target
+    source, values = (learned.grid, values) if state.first is None else (state.grid, state.first)
+    read = state.kept("read", (target, source), lambda: learned.reader(target, values, source))
+    cells = None if state.mask is None else state.mask[..., None]
+    return Deterministic.shared(learned.normaliser.physical(read(values), cells), state)
+
+
+def _mask(spec: TaskSpec, conditions: Conditions) -> Bool[Tensor, "B *space"] | None:
+    if spec.masked and conditions.mask is None:
+        raise UserError(f"task {spec.name!r} needs a mask, true inside the domain; give it in the conditions")
+    return conditions.mask if spec.masked else None

@@ -92,6 +92,7 @@ def answers(predictor: Predictor, questions: Sequence[Question]) -> Generator[No
     counts = [len(q.frames) for q in questions]
     watched = [Departures(q.learned, q.conditions.mask) for q in questions]
     states: list[Tensor] = []
+    every = getattr(predictor, "watched", True)
 
     def see(values: Tensor, place: int) -> None:
         """Of the states of every member and sample, (M, B, *points, C), those wanted are kept."""
@@ -107,8 +108,9 @@ def answers(predictor: Predictor, questions: Sequence[Question]) -> Generator[No
     for place, after in enumerate(
         advance(predictor, state, leads, members if members > 1 else None, first.seed), first_place
     ):
-        values = predictor.decode(after, first.target)
-        see(values[None] if members == 1 else values, place)
+        if every or place in needed:
+            values = predictor.decode(after, first.target)
+            see(values[None] if members == 1 else values, place)
         yield
     parts = torch.stack(states, 2).split(counts, 1)
     return [_rollout(*of) for of in zip(questions, parts, watched, strict=True)]

@@ -33,7 +33,6 @@ from ups.training.optimisers import learning_rate
 from ups.training.profile import StepProfile
 from ups.training.restore import CHECKPOINTS, checksum_of, restored
 from ups.training.settings import TrainingConfig
-from ups.training.stage import Stage
 from ups.training.trainer import Trainer
 from ups.training.warm_start import warm_start
 
@@ -49,7 +48,7 @@ class Plan:
 
     `shares` are those of its tasks, whose data may not be there yet. `on`: the stages it stands on, whose folders lie
     in `parents`, or beside `directory`; `start`: whose weights it starts from, new tasks as `like`. `asked`: the
-    training before it was fitted into a time.
+    training before it was fitted into a time. `workers`: processes that prepare what it reads; all cores if not said.
     """
 
     title: str
@@ -66,30 +65,29 @@ class Plan:
     like: str | None = None
     asked: TrainingConfig | None = None
     parents: Path | None = None
+    workers: int | None = None
 
     def _parents(self) -> dict[str, Path]:
         return {name: (self.parents or self.directory.parent) / name for name in self.on}
 
-    def stage(self, runtime: Runtime) -> Stage:
-        parents = {name: restored(folder) for name, folder in self._parents().items()}
-        checksums = {name: checksum_of(folder) for name, folder in self._parents().items()}
-        tasks = tuple(task.learned for task in self.tasks.values())
-        return STAGES[self.kind].build(
-            StageContext(self.name, self.settings, tasks, self.training, runtime.config, self.seed, parents, checksums)
-        )
-
     def trainer(self, runtime: Runtime) -> Trainer:
         runtime.heartbeat.mark("model")
-        stage = self.stage(runtime)
+        kind, folders = STAGES[self.kind], self._parents()
+        parents = {name: restored(folder) for name, folder in folders.items()}
+        checksums = {name: checksum_of(folder) for name, folder in folders.items()}
+        data = kind.reads(self.name, runtime, self.tasks, parents, self.workers)
+        tasks = tuple(task.learned for task in data.values())
+        stage = kind.build(
+            StageContext(self.name, self.settings, tasks, self.training, runtime.config, self.seed, parents, checksums)
+        )
         events = open_tracker(self.directory, runtime.config.tracking, runtime.rank, runtime.ranks.attempt)
         if self.start is not None and not checkpoint.steps(self.directory / CHECKPOINTS):
             note = warm_start(stage.trainable(), self.start, self.like)
             events.write("warm_start", **vars(note))
             if runtime.rank == 0:
                 print(note)
-        tasks = tuple(task.learned for task in self.tasks.values())
         described = description(self.name, self.kind, self.settings.model_dump(mode="json"), tasks, self.seed)
-        return Trainer(runtime, stage, self.tasks, self.training, self.seed, self.directory, described, events)
+        return Trainer(runtime, stage, data, self.training, self.seed, self.directory, described, events)
 
     def trained_with(self) -> dict[str, Any]:
         """What decides the result, as plain values."""

@@ -9,10 +9,19 @@ from typing import Any
 from ups.config.named import Registry
 from ups.config.settings import Strict
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.start import Runtime
 from ups.models.corrector import CorrectorSettings
 from ups.models.saved import ModelSpec, TrainedTask
+from ups.training.data import TaskData
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
+from ups.training.stages.cached import (
+    CachedStage,
+    CachedStageSettings,
+    cached_settings,
+    cached_tasks,
+    codec_among,
+)
 from ups.training.stages.codec import CodecStage, CodecStageSettings, build_codec
 from ups.training.stages.corrector import CorrectorStage, build_corrector
 from ups.training.stages.distilled import DistilledSettings, DistilledStage, build_distilled
@@ -34,16 +43,30 @@ class StageContext:
     checksums: Mapping[str, str]
 
 
+Reads = Callable[[str, Runtime, Mapping[str, TaskData], Mapping[str, Stage], int | None], Mapping[str, TaskData]]
+"""From a stage's name, the run's tasks, the stage's trained parents and a number of worker processes to what it is
+trained on."""
+
+
+def _fields(
+    name: str, runtime: Runtime, tasks: Mapping[str, TaskData], parents: Mapping[str, Stage], workers: int | None
+) -> Mapping[str, TaskData]:
+    return tasks
+
+
 @dataclass(frozen=True)
 class StageKind:
     """`settings(given)` is the model that checks what a configuration gives, which may depend on what it gives;
-    `build` gives the untrained stage. One that does not predict cannot be the last of a run.
+    `build` gives the untrained stage. One that does not predict cannot be the last of a run. `stands_on`: how many
+    stages it does, if that is known. `reads`: what it is trained on, if not the fields of the run's tasks.
     """
 
     name: str
     settings: Callable[[Mapping[str, Any]], type[Strict]]
     build: Callable[[StageContext], Stage]
     predicts: bool = True
+    stands_on: int | None = None
+    reads: Reads = _fields
 
 
 def _operator(context: StageContext) -> OperatorStage:
@@ -72,14 +95,23 @@ def _steady(context: StageContext) -> SteadyStage:
     return build_steady(c.name, c.settings, c.training, c.tasks, c.seed, c.parents, c.checksums)
 
 
+def _cached(context: StageContext) -> CachedStage:
+    codec = codec_among(context.name, context.parents)
+    own = context.settings.model_dump(exclude=set(CachedStageSettings.model_fields))
+    model = ModelSpec(context.settings.architecture, own, context.tasks).build(context.seed)
+    operator = OperatorStage(model, context.training, context.runtime, context.tasks, context.name)
+    return CachedStage(operator, codec, context.checksums[codec.name])
+
+
 STAGES = Registry[StageKind](
     "kind of stage",
     {
-        "operator": StageKind("operator", operator_settings, _operator),
-        "codec": StageKind("codec", lambda given: CodecStageSettings, _codec, predicts=False),
-        "corrector": StageKind("corrector", lambda given: CorrectorSettings, _corrector),
-        "distilled": StageKind("distilled", lambda given: DistilledSettings, _distilled),
-        "steady": StageKind("steady", lambda given: SteadySettings, _steady),
+        "operator": StageKind("operator", operator_settings, _operator, stands_on=0),
+        "codec": StageKind("codec", lambda given: CodecStageSettings, _codec, predicts=False, stands_on=0),
+        "cached": StageKind("cached", cached_settings, _cached, stands_on=1, reads=cached_tasks),
+        "corrector": StageKind("corrector", lambda given: CorrectorSettings, _corrector, stands_on=2),
+        "distilled": StageKind("distilled", lambda given: DistilledSettings, _distilled, stands_on=1),
+        "steady": StageKind("steady", lambda given: SteadySettings, _steady, stands_on=2),
     },
 )
 

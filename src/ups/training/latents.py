@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -20,7 +22,6 @@ from torch import nn
 from ups.data.generate.workers import all_cores
 from ups.data.joined import end_to_end
 from ups.data.prepare.cached import cached
-from ups.data.prepare.row_ranges import in_steps
 from ups.data.prepare.statistics import Scale, Statistics, statistics
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
@@ -60,24 +61,25 @@ class Latents(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    @torch.no_grad()
     def read(self, indices: Sequence[int], frames: slice) -> Batch:
-        return end_to_end(
-            [encoded(self.dataset.read([i], frames), self.learned, self.own, self.codec) for i in indices]
-        )
+        return end_to_end([self._encoded(i, frames) for i in indices])
+
+    @torch.no_grad()
+    def _encoded(self, index: int, frames: slice) -> Batch:
+        batch = self.learned.normaliser.batch(self.dataset.read([index], frames))
+        batch = batch.to(next(self.codec.parameters()).device, next(self.codec.parameters()).dtype)
+        return in_latents(batch, self.own, self.codec).to("cpu", torch.float32)
 
 
-def encoded(batch: Batch, learned: TrainedTask, own: TrainedTask, codec: Codec) -> Batch:
-    """Physical fields of a task as latents, its `own` being what `latent_task` gives."""
-    batch, grid = learned.normaliser.batch(batch), batch.grid
-    fields, like = batch.values.flatten(0, 1), next(codec.parameters())
-    at_once = max(1, POINTS // grid.points().shape[0])
-    parts = [
-        codec.encode(own.spec.name, fields[part.start : part.stop].to(like)) for part in in_steps(len(fields), at_once)
-    ]
+def in_latents(batch: Batch, own: TrainedTask, codec: Codec) -> Batch:
+    """Normalised fields of a task as latents, its `own` being the task in these."""
+    grid, fields = batch.grid, batch.values.flatten(0, 1)
+    at_once = max(1, POINTS // math.prod(grid.shape))
     return replace(
         batch,
-        values=torch.cat(parts).to("cpu", torch.float32).unflatten(0, batch.values.shape[:2]),
+        values=torch.cat([codec.encode(batch.task, part) for part in fields.split(at_once)]).unflatten(
+            0, batch.values.shape[:2]
+        ),
         grid=own.grid,
         boundary=own.spec.boundary,
         static={name: own.brought_forcing(field, grid) for name, field in batch.static.items()},
@@ -133,11 +135,16 @@ def latents_of(runtime: Runtime, task: TaskData, codec: CodecStage, workers: int
     path = fields.store.path.with_name(f"{name}@{codec.name}")
     latents = Latents(fields.dataset, task.learned, codec.model)
     dtype, own = fields.store["fields"].dtype, latents.own
-    with Progress(f"encoding {name} by {codec.name}", total=0, unit="MB", size=10**6) as progress:
+    with ExitStack() as shown:
+        display: list[Progress] = []
 
         def built(done: int, total: int) -> None:
             runtime.heartbeat.mark("data")
-            progress.tick(done, total)
+            if done < total and not display:
+                title = f"encoding {name} by {codec.name}"
+                display.append(shown.enter_context(Progress(title, total=0, unit="MB", size=10**6)))
+            for each in display:
+                each.tick(done, total)
             runtime.check_stop(f"{done} of {total} bytes of the latents of {name} are kept in {path}")
 
         processes = 1 if runtime.device.type == "cuda" else workers or all_cores()
