@@ -89,8 +89,8 @@ def parsed_by_ups(words: list[str]) -> None:
     command: Any = typer.main.get_command(app)
     context = command.make_context("ups", [], resilient_parsing=True)
     while hasattr(command, "commands"):
-        command = command.commands[words[0]]
-        context, words = type(context)(command, info_name=words[0], parent=context), words[1:]
+        name, command, words = command.resolve_command(context, list(words))
+        context = type(context)(command, info_name=name, parent=context)
     given, left, _ = command.make_parser(context).parse_args(list(words))
     assert not left
     for parameter in command.params:

@@ -20,6 +20,7 @@ from ups.cli.bench import bench
 from ups.cli.data import convert, fetch, inspect, make, stats
 from ups.cli.finetune import finetune
 from ups.cli.fit import fit
+from ups.cli.launch import launching
 from ups.cli.operations import check, clean, compare, runs, sweep, watch
 from ups.cli.plan import plan
 from ups.cli.run import evaluate, explain, export, report, run, train
@@ -53,6 +54,7 @@ store = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(store, name="store")
 track = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(track, name="track")
+app.add_typer(launching, name="launch")
 
 for command in (run, fit, train, finetune, evaluate, report, simulate, serve, export, explain, bench):
     app.command()(command)

@@ -1,0 +1,151 @@
+"""`ups launch`: hands a run to this machine, a scheduler or a cloud; all is checked before anything is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from ups.config.load import packaged_configs, read_config
+from ups.config.text import to_yaml
+from ups.distributed.launch.claim import in_use, is_claimed
+from ups.errors import UserError
+from ups.ops.launch import local, sky, slurm
+from ups.ops.launch.job import RECORD, Job, Record, check_secrets
+from ups.ops.launch.sky import Rented
+from ups.ops.runs import is_run, state_of
+from ups.pipeline.config import RunConfig, load_run
+
+PLACES = ("local", "slurm", "sky")
+_TAIL = 200
+"""Lines of a log that are shown."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Where a run goes, and what is asked of that place."""
+
+    on: str
+    gpus: int | None = None
+    nodes: int = 1
+    seeds: tuple[int, ...] = ()
+    secrets: tuple[str, ...] = ()
+    slurm: tuple[str, ...] = ()
+    rented: Rented | None = None
+
+
+def launch(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> list[Path]:
+    """Submit it; the directories of the runs."""
+    job = _job(name, overrides, runs, wanted)
+    directories = [job.runs / each for each in job.names]
+    for directory in directories:
+        _refuse_launched(directory)
+    records = _submit(name, overrides, job, wanted)
+    for directory, record in zip(directories, records, strict=True):
+        record.keep(directory)
+    return directories
+
+
+def dry_run(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> str:
+    """Exactly what would be submitted."""
+    job = _job(name, overrides, runs, wanted)
+    if wanted.on == "local":
+        return local.text(job)
+    if wanted.on == "slurm":
+        return slurm.script(job, wanted.slurm)
+    assert wanted.rented is not None
+    words = sky.started("sky", job, wanted.rented, job.folder / "task.yaml")
+    return f"# {' '.join(words)}\n{to_yaml(sky.task(job, wanted.rented))}"
+
+
+def status(directory: Path) -> tuple[str, str]:
+    """What who has the run says of it, and what the run says itself."""
+    record = Record.of(directory)
+    own = state_of(directory).state if is_run(directory) else "not begun here"
+    return f"{record.on} {record.job}: {_place(record).state(record)}", own
+
+
+def logs(directory: Path) -> str:
+    """The end of what it has printed."""
+    record = Record.of(directory)
+    if record.log is None:
+        return sky.logs(record)
+    path = Path(record.log)
+    if not path.is_file():
+        raise UserError(f"{directory} has printed nothing yet; it may still wait for its turn (ups launch status)")
+    return "\n".join(path.read_text(errors="replace").splitlines()[-_TAIL:])
+
+
+def stop(directory: Path) -> str:
+    record = Record.of(directory)
+    return _place(record).stop(record)
+
+
+def _job(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> Job:
+    """All that can be found wrong before anything is submitted is found here."""
+    config = load_run(name, overrides, None if wanted.on == "sky" else runs)
+    path = name if name in packaged_configs() else str(read_config(name, []).path.resolve())
+    job = Job(
+        config.name,
+        path,
+        tuple(overrides),
+        runs.absolute(),
+        wanted.gpus,
+        wanted.nodes,
+        wanted.seeds,
+        wanted.secrets,
+        config.runtime.device == "cpu",
+    )
+    check_secrets(job.secrets)
+    if len(set(job.seeds)) != len(job.seeds):
+        raise UserError("--seeds names a seed twice; two runs would have one name")
+    if wanted.on == "local" and (job.seeds or job.nodes > 1):
+        raise UserError("--on local is one run on this machine; for several seeds use `ups sweep CONFIG seed=0,1,2`")
+    if wanted.on == "slurm" and job.nodes > 1 and job.gpus is None:
+        raise UserError("--nodes goes with --gpus; say how many ranks each machine has")
+    if wanted.on == "sky":
+        if wanted.rented is None:
+            raise UserError("--on sky needs --cloud, --gpu and --storage; see `ups launch --help`")
+        sky.check(job, wanted.rented)
+        _check_portable(config)
+    return job
+
+
+def _check_portable(config: RunConfig) -> None:
+    """Refuse what a rented machine would not find."""
+    if config.plugins:
+        raise UserError("plugins lie on this machine; put them into a package that --install names, or run elsewhere")
+    for name, task in config.tasks.items():
+        if task.make is None and (config.data.root is None or not Path(config.data.root).is_absolute()):
+            raise UserError(
+                f"the files of task {name!r} lie on this machine; put them on the storage and give "
+                f"data.root={sky.KEPT}/FOLDER (a bucket) or {sky.SHARED}/FOLDER (a volume)"
+            )
+
+
+def _refuse_launched(directory: Path) -> None:
+    if is_claimed(directory):
+        raise in_use(directory)
+    if (directory / RECORD).is_file():
+        record = Record.of(directory)
+        found = _place(record).state(record)
+        if not found.startswith("ended"):
+            raise UserError(
+                f"{directory} is launched already ({record.on} {record.job}: {found}); stop it with `ups launch stop "
+                f"{directory}`, or give another name=..."
+            )
+
+
+def _submit(name: str, overrides: Sequence[str], job: Job, wanted: Asked) -> list[Record]:
+    if wanted.on == "local":
+        return local.submit(job)
+    if wanted.on == "slurm":
+        return slurm.submit(job, wanted.slurm)
+    assert wanted.rented is not None
+    return sky.submit(job, wanted.rented, read_config(name, overrides).values | {"name": job.name})
+
+
+def _place(record: Record) -> ModuleType:
+    """What can be asked of whoever has a run: `state` and `stop`."""
+    return {"local": local, "slurm": slurm, "sky": sky, "sky-spot": sky}[record.on]

@@ -1,0 +1,192 @@
+"""Runs that are handed to this machine's background, to SLURM and to SkyPilot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from ups.cli.main import app
+from ups.errors import UserError
+from ups.ops.launch import slurm
+from ups.ops.launch.job import Job, Record
+
+TOY = """
+name: toy
+tasks: {burgers: {make: {equation: burgers, trajectories: 10, settings: {points: 32, frames: 9, duration: 0.5}}}}
+stages: {operator: {width: 8, depth: 1, modes: 4, head: 8}}
+training: {steps: 20, batch_size: 8}
+runtime: {device: cpu, threads: 1}
+"""
+SKY = ["--on", "sky", "--cloud", "runpod", "--gpu", "H200", "--storage", "s3://bucket/runs"]
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> str:
+    (tmp_path / "toy.yaml").write_text(TOY)
+    return str(tmp_path / "toy.yaml")
+
+
+def launched(*arguments: str) -> str:
+    """What `ups launch` prints."""
+    return CliRunner().invoke(app, ["launch", *arguments], catch_exceptions=False).stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--gpus", "2", "--nodes", "3", "--slurm", "partition=gpu", "--slurm", "time=24:00:00"],
+        ["--seeds", "0,5,7", "name=a b'c"],
+    ],
+)
+def test_a_script_for_slurm_is_one_that_bash_reads(toy: str, tmp_path: Path, options: list[str]) -> None:
+    if any(option.startswith("name=") for option in options):
+        options = [option.replace("a b'c", "a-b") for option in options] + ["tasks.burgers.share=1.0"]
+    script = launched(toy, "--on", "slurm", "--runs", str(tmp_path / "it's runs"), "--dry-run", *options)
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+    assert checked.returncode == 0 and not checked.stderr
+    assert "#SBATCH --requeue" in script and "--signal=B:TERM@120" in script
+    assert ("#SBATCH --array=0-2" in script) == ("--seeds" in options)
+    assert ("srun" in script) == ("--nodes" in options)
+    assert not (tmp_path / "it's runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "ends", "asked"),
+    [
+        ("exit 3", 3, False),
+        ("trap 'sleep 0.2; exit 75' TERM; sleep 30 & wait", 75, True),
+        ("trap '' TERM; sleep 0.5; exit 0", 0, True),
+        ("kill -9 $$", 137, False),
+    ],
+)
+def test_a_job_ends_with_the_code_of_its_work_whatever_signals_come(
+    tmp_path: Path, command: str, ends: int, asked: bool
+) -> None:
+    """The script's own lines, with a command instead of a run; SLURM says that the job is being taken back."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "squeue").write_text("#!/bin/sh\necho COMPLETING\n")
+    (tools / "squeue").chmod(0o755)
+    script = slurm.script(Job("toy", "toy", (), tmp_path))
+    line = next(line for line in script.splitlines() if line.startswith("work "))
+    path = tmp_path / "job.sh"
+    path.write_text(script.replace(line, f"work bash -c {command!r}"))
+    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
+    process = subprocess.Popen(["bash", str(path)], env=environment, start_new_session=True)
+    if asked:
+        time.sleep(0.3)
+        process.terminate()
+    assert process.wait(20) == ends
+
+
+def test_secrets_are_named_and_never_written(toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKER_TOKEN", "s3cr3t-v4lue")
+    for place in (["--on", "slurm"], SKY):
+        text = launched(toy, *place, "--runs", str(tmp_path / "runs"), "--secret", "TRACKER_TOKEN", "--dry-run")
+        assert "TRACKER_TOKEN" in text and "s3cr3t-v4lue" not in text
+
+
+def test_a_task_for_rented_machines_says_what_they_need(toy: str, tmp_path: Path) -> None:
+    runs = ["--runs", str(tmp_path / "runs"), "--dry-run"]
+    spot = yaml.safe_load(launched(toy, *SKY, "--spot", "--gpus", "8", *runs))
+    assert spot["resources"]["accelerators"] == "H200:8" and spot["resources"]["use_spot"]
+    assert spot["file_mounts"]["/ups-kept"] == {"source": "s3://bucket/runs", "mode": "MOUNT_CACHED"}
+    assert "--gpus 8" in spot["run"] and "rsync" in spot["run"]
+    many = launched(toy, *SKY[:-1], "shared", "--gpus", "8", "--nodes", "4", *runs)
+    task = yaml.safe_load(many)
+    assert task["num_nodes"] == 4 and task["volumes"] == {"/ups-runs": "shared"}
+    assert task["resources"]["autostop"] == {"idle_minutes": 10, "down": True}
+    for described in (spot, task):
+        assert subprocess.run(["bash", "-n"], input=described["run"], text=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--on", "moon"], "choose local, slurm, sky"),
+        (["--on", "slurm"], "there is no sbatch here"),
+        (["--on", "sky"], "--on sky needs --cloud"),
+        (SKY, "there is no sky here"),
+        ([*SKY[:3], "vast", *SKY[4:], "--nodes", "2"], "vast rents single machines"),
+        ([*SKY, "--nodes", "2"], "a file system that they share"),
+        (["--on", "local", "--secret", "NO_SUCH_TOKEN"], "NO_SUCH_TOKEN is not in the environment"),
+        (["--on", "local", "--secret", "token=abc"], "the NAME of a variable"),
+        (["--on", "local", "--seeds", "0,1"], "ups sweep"),
+        (["--on", "slurm", "--seeds", "1,1"], "a seed twice"),
+        (["--on", "slurm", "--slurm", "time=1 #"], "give an option of sbatch"),
+    ],
+)
+def test_what_cannot_be_launched_is_one_sentence_and_nothing_is_submitted(
+    toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=says) as refused:
+        launched(toy, "--runs", str(tmp_path / "runs"), *arguments)
+    assert "\n" not in str(refused.value) and "abc" not in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_cloud_without_credentials_is_refused_before_anything_is_rented(
+    toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sky = tmp_path / "sky"
+    sky.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "Starting a server."; echo "{{\\"default\\": {{}}}}"\n'
+    )
+    sky.chmod(0o755)
+    monkeypatch.setenv("UPS_SKY", str(sky))
+    with pytest.raises(UserError, match="no credentials for runpod"):
+        launched(toy, *SKY, "--runs", str(tmp_path / "runs"))
+    assert (tmp_path / "asked").read_text() == "check runpod --output json\n" and not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_was_not_launched_is_one_sentence(tmp_path: Path) -> None:
+    for command in ("status", "logs", "stop"):
+        with pytest.raises(UserError, match="was not launched"):
+            launched(command, str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("UPS_SKY" not in os.environ, reason="UPS_SKY names no command of SkyPilot's (docs/launch.md)")
+@pytest.mark.parametrize(
+    "options",
+    [["--spot"], ["--cloud", "vast"], ["--cloud", "lambda"], ["--cloud", "k8s", "--storage", "shared", "--nodes", "4"]],
+)
+def test_skypilot_s_own_parser_accepts_the_tasks(toy: str, tmp_path: Path, options: list[str]) -> None:
+    runs = tmp_path / "runs"
+    text = launched(toy, *SKY, "--gpus", "8", *options, "--runs", str(runs), "--dry-run")
+    (runs / "toy.launch").mkdir(parents=True)
+    (runs / "toy.launch" / "config.yaml").write_text(TOY)
+    (tmp_path / "task.yaml").write_text(text)
+    parse = "import sky, sys; task = sky.Task.from_yaml(sys.argv[1]); print(task.num_nodes, *task.resources)"
+    python = Path(os.environ["UPS_SKY"]).with_name("python")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(python), "-c", parse, str(tmp_path / "task.yaml")], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("4 " if "--nodes" in options else "1 ") and "H200" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_launched_run_is_seen_stopped_and_goes_on(toy: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    launched(toy, "--on", "local", "--runs", str(runs), "training.steps=100000")
+    with pytest.raises(UserError, match=r"is launched already|is in use"):
+        launched(toy, "--on", "local", "--runs", str(runs))
+    while not (runs / "toy" / "stages" / "operator" / "events.jsonl").is_file():
+        time.sleep(0.2)
+    assert "running" in launched("status", str(runs / "toy"))
+    launched("stop", str(runs / "toy"))
+    while "running" in launched("status", str(runs / "toy")).splitlines()[0]:
+        time.sleep(0.2)
+    assert launched("status", str(runs / "toy")).splitlines()[1] == "run: stopped"
+    assert "stopped: " in launched("logs", str(runs / "toy"))
+    assert Record.of(runs / "toy").on == "local"
