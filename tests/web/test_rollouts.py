@@ -7,6 +7,7 @@ import json
 import socket
 import time
 import zipfile
+from contextlib import suppress
 
 import httpx
 import numpy as np
@@ -17,11 +18,13 @@ import ups
 from ups.errors import UserError
 from ups.fields import Boundary, Conditions, Grid, Trajectory
 from ups.simulator import Simulator
+from ups.web.reading import read
+from ups.web.settings import ServerSettings
 
 X = (np.arange(16) + 0.5) / 16
 WAVE = np.sin(2 * np.pi * X)
 ASKED = {"u0": WAVE.tolist(), "steps": 5, "conditions": {"beta": 0.4}, "task": "waves"}
-NPZ, JSON = "application/x-npz", "application/json"
+NPZ, JSON, ARROW = "application/x-npz", "application/json", "application/vnd.apache.arrow.stream"
 
 
 def packed(**arrays) -> bytes:
@@ -187,3 +190,58 @@ def test_a_full_server_says_when_to_come_again(serve) -> None:
         each.close()
     time.sleep(0.3)
     assert httpx.post(f"{server.url}/v1/rollout", json=ASKED).status_code == 200
+
+
+def test_arrow_gives_the_numbers_of_the_simulator(serve, sim: Simulator) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from ups.web.arrow import to_arrow
+
+    asked = {"u0": WAVE, "steps": 5, "conditions.beta": 0.4, "task": "waves"}
+    answer = httpx.post(f"{serve().url}/v1/rollout", content=to_arrow(asked), headers={"content-type": ARROW})
+    assert answer.status_code == 200 and answer.headers["content-type"] == ARROW, answer.text
+    table = pa.ipc.open_stream(answer.content).read_all()
+    values = table["values"].chunk(0).to_numpy_ndarray()[0]
+    here = sim.rollout(WAVE, 5, conditions={"beta": 0.4}, task="waves")
+    np.testing.assert_array_equal(values, here.values.numpy())
+    assert json.loads(table["told"][0].as_py())["task"] == "waves" and table["channels"][0].as_py() == ["u"]
+
+
+def test_arrow_that_is_wrong_is_refused_in_a_sentence(serve) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from ups.web.arrow import to_arrow
+
+    def stream(table, **options) -> bytes:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+            writer.write_table(table)
+        return sink.getvalue().to_pybytes()
+
+    whole = to_arrow({"u0": WAVE, "steps": 5, "task": "waves"})
+    zeros = pa.array([[0.0] * 2**20])
+    words = pa.table({"task": pa.array(["waves"]).dictionary_encode()})
+    refused = {
+        b"": "no readable Arrow",
+        b"ARROW1\0\0" + whole: "no readable Arrow",
+        whole[:-100]: "no readable Arrow",
+        stream(pa.table({"u0": zeros}), compression="zstd"): "compressed",
+        stream(words): "other messages",
+        stream(pa.table({"u0": [1.0, 2.0]})): "one row",
+        stream(pa.table({"u0": zeros})): "neither a fixed_shape_tensor",
+        to_arrow({"where": WAVE}): "has no 'where'",
+    }
+    server = serve()
+    for body, said in refused.items():
+        answer = httpx.post(f"{server.url}/v1/rollout", content=body, headers={"content-type": ARROW})
+        assert answer.status_code in (400, 422) and said in answer.json()["error"], answer.text
+    generator = np.random.default_rng(0)
+    for _ in range(1000):  # one byte of it is another
+        body = bytearray(whole)
+        body[generator.integers(len(body))] = generator.integers(256)
+        with suppress(UserError):
+            read(bytes(body), ARROW, ServerSettings())
+
+
+def test_arrow_without_pyarrow_is_refused_in_a_sentence(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ups.web.rollouts.KINDS", (JSON, NPZ))
+    answer = httpx.post(f"{serve().url}/v1/rollout", content=b"", headers={"content-type": ARROW})
+    assert answer.status_code == 415 and "install pyarrow" in answer.json()["error"]

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ups.errors import UserError
 from ups.simulator import Simulator
+from ups.web import openapi
 from ups.web.counters import Counters
 from ups.web.guard import Guard, refusal
 from ups.web.queue import Full, Queue
@@ -40,6 +41,15 @@ def application(sim: Simulator, settings: ServerSettings) -> Starlette:
     async def tasks(request: Request) -> Response:
         return JSONResponse(described(sim))
 
+    document = openapi.described(sim, settings)
+    reference = openapi.page(document)
+
+    async def schema(request: Request) -> Response:
+        return JSONResponse(document)
+
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(reference)
+
     async def metrics(request: Request) -> Response:
         now = {"ups_places": queue.places, "ups_held_bytes": queue.held}
         return PlainTextResponse(counters.text(now), media_type="text/plain; version=0.0.4")
@@ -47,6 +57,8 @@ def application(sim: Simulator, settings: ServerSettings) -> Starlette:
     routes: list[BaseRoute] = [
         Route("/healthz", healthz),
         Route("/metrics", metrics),
+        Route("/openapi.json", schema),
+        Route("/docs", docs),
         Route("/v1/tasks", tasks),
         Route("/v1/rollout", Rollouts(sim, queue, settings, counters), methods=["POST"]),
     ]

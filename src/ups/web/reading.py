@@ -1,7 +1,8 @@
 """What a request asks for, from bytes that may hold anything.
 
 JSON takes the arguments of `Simulator.rollout` by name, arrays as nested lists; an .npz archive takes the same as
-arrays, "conditions.beta" for a condition, "forcings.f" for a forcing, "grid.x" and "grid.extent" for the grid.
+arrays, "conditions.beta" for a condition, "forcings.f" for a forcing, "grid.x" and "grid.extent" for the grid; an Arrow
+stream has a column for each of these (`arrow.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 
 from ups.errors import UserError
 from ups.fields import AXES, Grid
+from ups.web.arrow import from_arrow
 from ups.web.settings import ServerSettings
 
 JSON, NPZ, ARROW = "application/json", "application/x-npz", "application/vnd.apache.arrow.stream"
@@ -176,4 +178,11 @@ def _put(given: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _from_arrow(body: bytes, settings: ServerSettings) -> dict[str, Any]:
-    raise Unreadable("not yet")
+    try:
+        columns = from_arrow(body, MOST_ARRAYS)
+    except ValueError as error:
+        raise Unreadable(f"the body is no readable Arrow stream ({str(error)[:150]})") from None
+    given: dict[str, Any] = {}
+    for name, value in columns.items():
+        _put(given, name, value)
+    return given

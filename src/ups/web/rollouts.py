@@ -15,13 +15,14 @@ from starlette.types import Message, Receive, Scope, Send
 from ups.errors import UserError
 from ups.rollout.question import Question
 from ups.simulator import Simulator
+from ups.web import arrow
 from ups.web.counters import Counters
 from ups.web.queue import Place, Queue
 from ups.web.reading import ARROW, JSON, NPZ, TooLarge, Unreadable, read
 from ups.web.settings import ServerSettings
 from ups.web.writing import written
 
-KINDS = (JSON, NPZ, ARROW)
+KINDS = (JSON, NPZ, ARROW) if arrow.available() else (JSON, NPZ)
 CHUNK = 2**18
 DISCARDED = 8
 """A larger body is read on, up to so many times the limit: a client that is still sending hears no answer."""
@@ -164,7 +165,8 @@ def _kinds(headers: Headers) -> tuple[str, str]:
     """Of the body, and of the answer."""
     given = headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if given not in KINDS:
-        raise HTTPException(415, f"the content type {given[:80]!r} is unknown; send {', '.join(KINDS)}")
+        lacks = "; for Arrow, install pyarrow here" if given == ARROW else ""
+        raise HTTPException(415, f"the content type {given[:80]!r} is unknown; send {', '.join(KINDS)}{lacks}")
     accepted = [part.partition(";")[0].strip().lower() for part in headers.get("accept", given).split(",")]
     for kind in accepted:
         if kind in KINDS:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ups.fields import AXES, Grid
 from ups.rollout.result import Rollout
+from ups.web.arrow import to_arrow
 from ups.web.reading import ARROW, JSON, NPZ
 
 
@@ -47,15 +48,20 @@ def _plain(array: Shaped[np.ndarray, "..."]) -> list[Any]:
     return array.tolist()
 
 
-def _as_npz(rollout: Rollout) -> bytes:
-    content = io.BytesIO()
+def _named(rollout: Rollout) -> dict[str, Any]:
+    """Arrays by name, and as text what is none."""
     told: dict[str, Any] = {"task": rollout.task, "units": dict(rollout.units), "members": rollout.count}
     arrays = rollout.arrays()
     if isinstance(rollout.where, Grid):
         arrays["extent"] = np.array(rollout.where.extent)
-    np.savez(content, told=np.array(json.dumps(told)), **arrays)  # pyright: ignore[reportArgumentType]
+    return {"told": np.array(json.dumps(told)), **arrays}
+
+
+def _as_npz(rollout: Rollout) -> bytes:
+    content = io.BytesIO()
+    np.savez(content, **_named(rollout))
     return content.getvalue()
 
 
 def _as_arrow(rollout: Rollout) -> bytes:
-    raise NotImplementedError
+    return to_arrow(_named(rollout))
