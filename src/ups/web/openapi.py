@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ups import __version__
 from ups.fields import AXES
 from ups.simulator import Simulator
+from ups.track.environment import SOFTWARE, version_of
 from ups.web.reading import JSON
 from ups.web.rollouts import KINDS
 from ups.web.settings import ServerSettings
@@ -51,7 +51,7 @@ def described(sim: Simulator, settings: ServerSettings) -> dict[str, Any]:
     binary = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in KINDS if kind != JSON}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "UPS: a learned simulator", "version": __version__},
+        "info": {"title": "UPS: a learned simulator", "version": version_of(SOFTWARE)},
         "paths": {
             "/v1/rollout": {
                 "post": {
