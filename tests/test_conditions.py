@@ -20,7 +20,7 @@ from ups import pipeline
 from ups.data.formats.well.writer import WellWriter
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Conditions, Grid, Header
-from ups.models.export import export_program
+from ups.models.programs import write_torch
 from ups.rollout.operator import OperatorPredictor
 
 POINTS, FRAMES, COUNT = 16, 7, 20
@@ -119,7 +119,7 @@ def test_a_forcing_that_is_known_is_used(forced: tuple[Path, Tensor, Tensor], tm
 
     predictor = sim.predictor
     assert isinstance(predictor, OperatorPredictor)
-    export_program(predictor.model, sim.tasks["made"], tmp_path / "made.pt2")
+    write_torch(predictor.model, sim.tasks["made"], tmp_path / "made.pt2")
     step = torch.export.load(tmp_path / "made.pt2").module()
     forcings, lead = {"f": drive[None, :2]}, torch.tensor([1.0])
     torch.testing.assert_close(step(start[None, None, :, None], forcings, {}, lead), rolled[None, 0])
