@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -59,7 +60,7 @@ def open_source(
     root, spec = data_root(data, folder), task_of(name, config)
     made = config.make is not None
     source = _made(spec, config, data, root, seed, report, device) if made else open_files(spec, config, root)
-    return replace(source, spec=settled(spec, source.train.header, bool(config.define), config.times))
+    return replace(source, spec=settled(source.spec, source.train.header, bool(config.define), config.times))
 
 
 def data_root(data: DataConfig, folder: Path) -> Path:
@@ -74,6 +75,15 @@ def equations_of(name: str, make: MakeConfig) -> list[tuple[str, Equation]]:
         label = ", ".join([name, *(f"{key}={value:g}" for key, value in given.items())])
         found.append((label, named_equation(make.equation, {**make.settings, **given})))
     return found
+
+
+def with_equation(spec: TaskSpec, make: MakeConfig) -> TaskSpec:
+    """The task with the settings of the equation that makes its data, the first's, and those that are `varied`."""
+    equation = equations_of(spec.name, make)[0][1]
+    source: dict[str, Any] = {"equation": equation.name, "settings": asdict(equation)}  # pyright: ignore[reportArgumentType]
+    if varied := [setting for setting, values in make.values.items() if len(values) > 1]:
+        source["varied"] = varied
+    return replace(spec, source=source)
 
 
 def family_seed(seed: int, equation: Equation) -> int:
@@ -126,9 +136,7 @@ def _made(
     splits = [split(part) for part in parts]
     joined = Splits(*(Joined(column) for column in zip(*splits, strict=True)))
     solvers = tuple((equation, part.test) for equation, part in zip(equations, splits, strict=True))
-    if len(equations) == 1:
-        spec = replace(spec, source={"equation": equations[0].name, "settings": asdict(equations[0])})
-    return Source(spec, joined.train, joined.validation, {name: joined.test}, solvers)
+    return Source(with_equation(spec, make), joined.train, joined.validation, {name: joined.test}, solvers)
 
 
 def open_files(spec: TaskSpec, config: TaskConfig, root: Path) -> Source:

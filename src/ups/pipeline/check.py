@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ups.config.load import save_config
 from ups.data.inputs import Outline
-from ups.data.sources import data_root, open_source
+from ups.data.sources import data_root, open_source, with_equation
 from ups.distributed.launch.claim import in_use, is_claimed
 from ups.distributed.launch.run_directory import begun, refuse_foreign, refuse_other
 from ups.distributed.runtime.start import Runtime
@@ -105,7 +106,12 @@ def findings_of(name: str, overrides: Sequence[str], runs: Path, ranks: int) -> 
 
 
 def stand_in_tasks(config: RunConfig, outlines: Mapping[str, Outline]) -> dict[str, TrainedTask]:
-    return {name: stand_in_task(outline, _strides(config)) for name, outline in outlines.items()}
+    found = {}
+    for name, outline in outlines.items():
+        if (make := config.tasks[name].make) is not None:
+            outline = replace(outline, spec=with_equation(outline.spec, make))
+        found[name] = stand_in_task(outline, _strides(config))
+    return found
 
 
 def stand_ins(

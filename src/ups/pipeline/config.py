@@ -39,6 +39,8 @@ from ups.training.settings import TrainingConfig
 TrainingChanges = changes_of(TrainingConfig)
 COMMON = {"kind", "on", "start", "like", "training"}
 """The keys of a stage that are not its kind's own."""
+OF_NO_PHYSICS = {"codec", "cached", "corrector", "distilled", "steady"}
+"""Kinds that learn from something else than fields one step after another, or know no equation."""
 TAKEN = {*RESERVED, PERSISTENCE, "data", "train", "evaluate"}
 """Names that mean something else in metrics.json."""
 
@@ -136,7 +138,12 @@ class RunConfig(Strict):
                     f"compare.{name}.tasks is of networks of one task each, and {compared.architecture!r} serves all; "
                     f"give compare.{name}.per_task=true, or leave it out"
                 )
+        for name, stage in self.each_stage().items():
+            if stage.training is not None and stage.training.physics and stage.kind in OF_NO_PHYSICS:
+                raise ValueError(f"stages.{name}.training.physics has no effect on a {stage.kind}; leave it out")
         for where, (training, tasks) in self.each_training().items():
+            if strangers := sorted(set(training.physics) - set(self.tasks)):
+                raise ValueError(f"{where} has physics of {strangers[0]!r}, which is not among the tasks")
             if training.batch_size is not None and training.batch_size < len(tasks):
                 raise ValueError(
                     f"{where} has the batch_size {training.batch_size} for {len(tasks)} tasks; every task needs a "

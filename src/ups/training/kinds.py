@@ -10,6 +10,7 @@ from ups.config.named import Registry
 from ups.config.settings import Strict
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
+from ups.models.architectures import ARCHITECTURES
 from ups.models.corrector import CorrectorSettings
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.training.data import TaskData
@@ -74,7 +75,8 @@ def _operator(context: StageContext) -> OperatorStage:
     model = ModelSpec(context.settings.architecture, settings, context.tasks).build(context.seed)
     if context.settings.freeze == "shared":
         freeze_shared(model)
-    return OperatorStage(model, context.training, context.runtime, context.tasks, context.name)
+    keeps = ARCHITECTURES[context.settings.architecture].keeps_means
+    return OperatorStage(model, context.training, context.runtime, context.tasks, context.name, keeps)
 
 
 def _codec(context: StageContext) -> CodecStage:
@@ -99,7 +101,8 @@ def _cached(context: StageContext) -> CachedStage:
     codec = codec_among(context.name, context.parents)
     own = context.settings.model_dump(exclude=set(CachedStageSettings.model_fields))
     model = ModelSpec(context.settings.architecture, own, context.tasks).build(context.seed)
-    operator = OperatorStage(model, context.training, context.runtime, context.tasks, context.name)
+    training = context.training.model_copy(update={"physics": {}})  # which is of fields
+    operator = OperatorStage(model, training, context.runtime, context.tasks, context.name)
     return CachedStage(operator, codec, context.checksums[codec.name])
 
 

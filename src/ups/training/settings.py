@@ -14,6 +14,16 @@ SHORTEST = 0.9
 """The share of samples of stride 1 among all pairs of frames: what others take, rollouts lose (docs/universal.md)."""
 
 
+class PhysicsConfig(Strict):
+    """Weights of losses that a task's equation gives, beside the relative error; 0 leaves one out."""
+
+    balance: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="of the steps' balance, or a steady solution's residual, by the equation's own rate"
+    )
+    conservation: Annotated[float, Field(ge=0)] = Field(default=0.0, description="of means that the equation keeps")
+    boundary: Annotated[float, Field(ge=0)] = Field(default=0.0, description="of the error on points next to walls")
+
+
 class TrainingConfig(Strict):
     """One optimisation path. A batch is global: what the optimiser sees, on any number of ranks."""
 
@@ -45,6 +55,9 @@ class TrainingConfig(Strict):
         default="float32",
         description="bfloat16: attention and the blocks' products but the spectral ones; all else is float32. It is "
         "for wide pdet_stack; with spectral it may cost a few per cent of the accuracy",
+    )
+    physics: dict[str, PhysicsConfig] = Field(
+        default={}, description="by task: losses that its equation gives, of operators; none if not given"
     )
     validate_every: Positive = 500
     checkpoint_every: Positive = neutral(500, "steps between checkpoints")

@@ -38,6 +38,10 @@ class Normaliser:
         """What a difference of one is, in a channel's own units or in its logarithm."""
         return self._columns(torch.zeros((), dtype=torch.float64))[1]
 
+    def offsets(self) -> Float[Tensor, " C"]:
+        """What a channel's zero is, in the same."""
+        return self._columns(torch.zeros((), dtype=torch.float64))[0]
+
     def ranges(self) -> Float[Tensor, "two C"] | None:
         """The smallest and largest value of each normalised channel in the training data; None where not known."""
         found = [self.statistics.channels[channel.name].range for channel in self.spec.channels]

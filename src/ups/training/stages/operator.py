@@ -25,7 +25,8 @@ from ups.rollout.captured import stepper
 from ups.rollout.operator import OperatorPredictor
 from ups.rollout.unroll import start_history, unroll
 from ups.training.losses import LossParts, errors_of, relative_error
-from ups.training.settings import TrainingConfig
+from ups.training.physics import Physics
+from ups.training.settings import PhysicsConfig, TrainingConfig
 from ups.training.stage import Parent, Scores
 
 FEW_FRAMES = 0.25
@@ -42,12 +43,20 @@ class OperatorStage:
         runtime: RuntimeConfig,
         tasks: Sequence[TrainedTask] = (),
         name: str = "operator",
+        keeps_means: bool = False,
     ) -> None:
-        """`tasks` say how many frames rollouts are given to start from; one, where they do not."""
+        """`tasks` say how many frames rollouts are given to start from; one, where they do not. `keeps_means`: whether
+        the network does so by construction.
+        """
         self.name, self.model, self.training, self.capture = name, model, training, runtime.capture != "off"
         self.tasks = tuple(tasks)
         self._given = {name: 1 for name in model.tasks} | {task.spec.name: task.given for task in tasks}
         self._several = len(training.stride_table()) > 1
+        self._physics = {
+            task.spec.name: Physics.of(task, training.physics[task.spec.name], keeps_means)
+            for task in tasks
+            if any(vars(training.physics.get(task.spec.name, PhysicsConfig())).values())
+        }
         self._errors_of = torch.compile(errors_of) if runtime.compile else errors_of
 
     def trainable(self) -> Propagator:
@@ -81,7 +90,7 @@ class OperatorStage:
             zero, given = torch.zeros_like(batch.values), given_of(batch, spec)
             states = [model(task, zero, given, batch.parameters, None, batch.grid)]
             total, errors = self._errors_of(states, batch.values, batch.mask)
-            return LossParts(total, {"steady": errors[0]})
+            return self._with_physics(LossParts(total, {"steady": errors[0]}), states, batch, [])
         history, targets = batch.values[:, : spec.history], batch.values[:, spec.history :]
         if self.training.noise:
             noise = draws.normal("noise", history.shape[1:]).to(history.dtype)
@@ -93,12 +102,22 @@ class OperatorStage:
             history = torch.where(chosen.view(-1, *(1,) * (history.dim() - 1)), few, history)
         steps = list(steps_of(batch, spec, spec.history, history.dtype))
         lead = steps[0][1]
-        states = unroll(model, task, history, batch.parameters, batch.grid, steps, capture=False)
-        total, errors = self._errors_of(list(states), targets, batch.mask)
+        states = list(unroll(model, task, history, batch.parameters, batch.grid, steps, capture=False))
+        total, errors = self._errors_of(states, targets, batch.mask)
         total = total / model.change(task, lead)
         if self._several and spec.dt is not None:
             total = total * (spec.dt / lead)
-        return LossParts(total, {f"step_{i + 1}": error for i, error in enumerate(errors)})
+        parts = LossParts(total, {f"step_{i + 1}": error for i, error in enumerate(errors)})
+        return self._with_physics(parts, states, batch, [when for _, when in steps])
+
+    def _with_physics(self, loss: LossParts, states: list[Tensor], batch: Batch, leads: list[Tensor]) -> LossParts:
+        """The loss with what the task's equation adds to it, if that was asked for."""
+        if (physics := self._physics.get(batch.task)) is None:
+            return loss
+        frames = [torch.zeros_like(states[0]), *batch.values.unbind(1)]
+        start, *targets = frames[-len(states) - 1 :]
+        parts = physics.losses(states, targets, start, leads, batch)
+        return LossParts(loss.total + physics.total(parts), {**loss.parts, **parts})
 
     def validate(self, batch: Batch, draws: Draws) -> Scores:
         """Relative L2 per frame of rollouts from those given (or of the solution), beside persistence's (or zero's).

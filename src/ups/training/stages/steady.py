@@ -83,7 +83,7 @@ def solver_of(learned: TrainedTask) -> Equation:
     from ups.equations.named import named_equation
 
     spec, source = learned.spec, learned.spec.source
-    if "settings" not in source:
+    if "settings" not in source or "varied" in source:
         raise UserError(
             f"task {spec.name!r} is refined by its equation, whose settings only data that are made tell; use "
             f"tasks.{spec.name}.make, or refine=0"
