@@ -30,6 +30,7 @@ COMMANDS = [
     "simulate",
     "serve",
     "export",
+    "push",
     "explain",
     "bench",
     "check",

@@ -23,7 +23,7 @@ from ups.distributed.launch import backoff
 from ups.distributed.launch.outcome import Outcome, decide, forget, outcome_of, reserve
 from ups.durable import crc32_of, seal, unseal
 from ups.errors import UserError
-from ups.models.export import WEIGHTS, export_model
+from ups.models.export import export_model
 from ups.pipeline.config import load_run
 from ups.store.layout import INDEX, ArrayLayout, Index, Shard, read_index
 from ups.track.jsonl import read_events

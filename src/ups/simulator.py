@@ -46,7 +46,8 @@ MOST_STEPS = 10**7
 
 
 def load(run: str | Path, device: str | torch.device = "cpu", capture: bool = True) -> Simulator:
-    """The simulator of a run directory (its best checkpoint by validation error, averaged weights) or of an export.
+    """The simulator of a run directory (its best checkpoint by validation error, averaged weights), of an export, or of
+    a model on Hugging Face, "hf://owner/name".
 
     On a GPU its steps are replayed as CUDA graphs, unless `capture` is false.
     """

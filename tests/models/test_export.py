@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import ups
-from ups import checkpoint
+from ups.checkpoint import CARD, WEIGHTS
 from ups.errors import UserError
-from ups.models.export import WEIGHTS, export_model
+from ups.models.export import export_model
 from ups.report.verdict import number
 from ups.simulator import Simulator
 from ups.training.restore import load_model
@@ -47,7 +47,7 @@ def test_a_run_and_its_export_give_the_same(finished_run: Path, tmp_path: Path) 
     )
     assert str(tmp_path / "out" / WEIGHTS) in done.stdout
     scores = json.loads((finished_run / "metrics.json").read_text())["tasks"]["burgers"]["rollout"]["nrmse"]
-    said = (tmp_path / "out" / checkpoint.CARD).read_text()
+    said = (tmp_path / "out" / CARD).read_text()
     assert f"| burgers | rollout | {number(scores['model'])} |" in said
     assert "| 24 | made by ups; no licence of others |" in said
     u0 = np.sin(2 * np.pi * (np.arange(128) + 0.5) / 128)

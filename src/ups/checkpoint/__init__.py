@@ -3,6 +3,7 @@
 from ups.checkpoint.files import CARD as CARD
 from ups.checkpoint.files import FORMAT as FORMAT
 from ups.checkpoint.files import MANIFEST as MANIFEST
+from ups.checkpoint.files import WEIGHTS as WEIGHTS
 from ups.checkpoint.files import Manifest as Manifest
 from ups.checkpoint.files import entries_of as entries_of
 from ups.checkpoint.files import fill as fill

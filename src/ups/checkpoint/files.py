@@ -37,8 +37,8 @@ if TYPE_CHECKING:  # torch's own reader is imported where it is used: that takes
 
 FORMAT = 6
 MANIFEST = "manifest.json"
-CARD = "README.md"
-"""Beside a model that is handed over, for people: it may be edited, and other files that nobody loads may be added."""
+WEIGHTS, CARD = "model.safetensors", "README.md"
+"""Of a model that is handed over. The card is for people: it may be edited, and other files that nobody loads added."""
 _NAME = re.compile(r"step_(\d{8,})")
 
 

@@ -171,3 +171,22 @@ def export(
 
     for path in hand_over(run, out, to, task):
         print(path)
+
+
+def push(
+    run: Run,
+    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The model's name on Hugging Face.")],
+    private: Annotated[bool, typer.Option("--private", help="For you alone, if it is made now.")] = False,
+) -> None:
+    """Publish a trained run on Hugging Face: what `ups export` makes of it, with its card, in one commit.
+
+    Anybody can use it then: ups.load("hf://OWNER/NAME"). The token comes from HF_TOKEN or `hf auth login`. RUN may also
+    be an export, whose README.md you have edited.
+
+    \b
+    Example:
+      ups push runs/quickstart me/quickstart
+    """
+    from ups.pipeline.export import push as publish
+
+    print(publish(run, name, private))

@@ -1,7 +1,10 @@
 """A trained model to hand over, as a checkpoint of its own.
 
-OUT/manifest.json            architecture, tasks, grids, statistics; checksums (a checkpoint's manifest)
-OUT/model.safetensors        the averaged weights
+    OUT/manifest.json            architecture, tasks, grids, statistics; checksums (a checkpoint's manifest)
+    OUT/model.safetensors        the averaged weights
+    OUT/README.md                a card for people
+
+It is laid out as a repository of Hugging Face is.
 """
 
 from __future__ import annotations
@@ -19,23 +22,22 @@ from ups.errors import UserError
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, description
 
-WEIGHTS = "model.safetensors"
-
 
 def export_model(model: Propagator, spec: ModelSpec, out: Path, card: str | None = None) -> list[Path]:
     """Write the model, and a card of it, into a new directory `out`, whole or not at all; the files."""
     with made_whole(out) as temporary:
         temporary.mkdir()
         weights = {f"model.{name}": t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-        write(temporary / WEIGHTS, save(weights))
-        file = {"bytes": (temporary / WEIGHTS).stat().st_size, "crc32": crc32_of(temporary / WEIGHTS)}
+        path = temporary / checkpoint.WEIGHTS
+        write(path, save(weights))
+        file = {"bytes": path.stat().st_size, "crc32": crc32_of(path)}
         settings = {"architecture": spec.architecture, **spec.settings}
         content = description("operator", "operator", settings, spec.tasks, 0)
-        head = {"format": checkpoint.FORMAT, "step": 0, "files": {WEIGHTS: file}, "content": content}
+        head = {"format": checkpoint.FORMAT, "step": 0, "files": {checkpoint.WEIGHTS: file}, "content": content}
         write(temporary / checkpoint.MANIFEST, seal(head))
         if card is not None:
             write(temporary / checkpoint.CARD, card.encode())
-    return [out / name for name in (checkpoint.MANIFEST, WEIGHTS, checkpoint.CARD) if (out / name).exists()]
+    return [out / name for name in (checkpoint.MANIFEST, checkpoint.WEIGHTS, checkpoint.CARD) if (out / name).exists()]
 
 
 @contextmanager

@@ -1,12 +1,14 @@
-"""`ups export`: the forms in which a trained model leaves, by name. A form is one entry of `TARGETS`."""
+"""`ups export` and `ups push`: the forms in which a trained model leaves, by name; a form is one entry of `TARGETS`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ups import checkpoint
+from ups.checkpoint.hub import publish
 from ups.errors import UserError
 from ups.models.export import export_model, made_whole
 from ups.models.programs import write_aoti, write_onnx, write_torch
@@ -81,3 +83,10 @@ def export(run: Path, out: Path, to: str | None = None, task: str | None = None)
     if suffix is not None and out.suffix != suffix:
         raise UserError(f"{out}: the name of what --to {to} makes ends in {suffix}")
     return TARGETS[to].write(run, out, task)
+
+
+def push(run: Path, name: str, private: bool = False) -> str:
+    """Publish a trained run's model with its card as `owner/name` on Hugging Face; its address."""
+    with TemporaryDirectory() as holder:
+        _folder(run, folder := Path(holder) / "model", None)
+        return publish(folder, name, private)

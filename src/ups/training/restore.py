@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ups import checkpoint
+from ups.checkpoint import hub
 from ups.config.plugins import load_plugins
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.durable import write
@@ -107,7 +108,9 @@ def load_model(run: str | Path) -> tuple[Propagator, ModelSpec]:
 
 
 def stage_folder(run: Path) -> Path:
-    """The folder of the last stage of a run; a stage's folder, or an export, is its own."""
+    """The folder of the last stage of a run; a stage's folder or an export is its own, hf://owner/name is fetched."""
+    if hub.is_on_hub(run):
+        return hub.fetch(run)
     if not (run / "config.yaml").is_file():
         return run
     order = run / "stages" / ORDER
