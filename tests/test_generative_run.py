@@ -17,7 +17,7 @@ import ups
 from ups import pipeline
 from ups.errors import Stopped, UserError
 from ups.pipeline.config import load_run
-from ups.training.restore import restored
+from ups.training.restore import load_model, restored
 from ups.training.trainer import Trainer
 
 TASK = "kuramoto_sivashinsky"
@@ -170,6 +170,13 @@ def test_a_stage_that_was_stopped_goes_on_as_if_it_had_not_been(copied: Path, mo
 def test_an_operator_trained_further_after_its_corrector_is_refused(copied: Path) -> None:
     with pytest.raises(UserError, match="stands on operator as it is now"):
         train_again(copied, "stages.operator.training={steps: 25}")
+
+
+def test_a_stage_that_stands_on_others_is_no_model_to_be_exported(whole: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"distilled holds a distilled, and this takes an operator; name one: .*stages/operator$"
+    ):
+        load_model(whole)
 
 
 def test_a_codec_of_another_run_is_refused(copied: Path) -> None:

@@ -130,3 +130,12 @@ def test_starts_follow_from_the_problem_and_not_from_how_much_of_it_is_stored():
         family_seed(3, KuramotoSivashinsky(length=64.0)),
     ]
     assert len({family_seed(3, advection), *others}) == 6
+
+
+@pytest.mark.parametrize(("values", "varied"), [([0.1], None), ([0.1, 0.2], ["nu"])])
+def test_made_data_tell_their_equations_settings_and_which_of_them_vary(tmp_path, values, varied):
+    make = MakeConfig(equation="burgers", trajectories=20, values={"nu": values}, settings={"points": 32, "frames": 3})
+    data = DataConfig(workers=1)
+    source = open_source("burgers", TaskConfig(make=make), data, tmp_path, 0, lambda label, done, total: None)
+    told = source.spec.source
+    assert told["settings"]["points"] == 32 and told["settings"]["nu"] == 0.1 and told.get("varied") == varied

@@ -11,7 +11,7 @@ from torch import Tensor
 from ups.data.prepare.statistics import Statistics
 from ups.fields import Boundary, Channel, Grid, TaskSpec
 from ups.models.codec import Codec, CodecSettings, unpatchify
-from ups.models.corrector import Corrector, CorrectorSettings, Velocity, consistency, flow_matching, path, solve
+from ups.models.corrector import Corrector, CorrectorSettings, Guess, Velocity, consistency, flow_matching, path, solve
 from ups.models.operator.model import patchify
 from ups.models.saved import TrainedTask
 
@@ -127,7 +127,7 @@ def test_a_corrector_learns_a_mean_and_a_spread_that_depend_on_the_state() -> No
     nothing = torch.zeros(count, 16, 0)
 
     def velocity() -> Velocity:
-        context = model.context("toy", field, field, nothing, {}, torch.ones(count))
+        context = model.context(Guess("toy", field, field, nothing, {}, torch.ones(count)))
         return lambda x, time, span: model.velocity("toy", x, time, span, torch.zeros(shape), context)
 
     noise = torch.randn(shape)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -36,6 +36,31 @@ QUICK = 5.0
 
 Velocity = Callable[[Float[Tensor, "B *latent D"], Float[Tensor, " B"], Float[Tensor, " B"]], Tensor]
 """(x, τ, span) → dx/dτ at τ; or, of a `span`, the mean over τ … τ + span along the path (a consistency model's)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Guess:
+    """An operator's prediction, and what its error depends on: the state before, what is given beside both, the time
+    between them.
+    """
+
+    task: str
+    before: Float[Tensor, "B *space C"]
+    predicted: Float[Tensor, "B *space C"]
+    static: Float[Tensor, "B *space S"]
+    parameters: Mapping[str, Float[Tensor, " B"]]
+    elapsed: Float[Tensor, " B"]
+
+    @classmethod
+    def solution(
+        cls,
+        task: str,
+        predicted: Float[Tensor, "B *space C"],
+        static: Float[Tensor, "B *space S"],
+        parameters: Mapping[str, Float[Tensor, " B"]],
+    ) -> Guess:
+        """Of a steady task, which nothing came before."""
+        return cls(task, torch.zeros_like(predicted), predicted, static, parameters, predicted.new_ones(len(predicted)))
 
 
 class FlowSettings(TrunkSettings):
@@ -107,18 +132,12 @@ class Corrector(nn.Module):
         """What is of v alone, and not of what it sees or of s."""
         return [self.flow, self.inputs, self.outputs]
 
-    def context(
-        self,
-        task: str,
-        before: Float[Tensor, "B *space C"],
-        predicted: Float[Tensor, "B *space C"],
-        static: Float[Tensor, "B *space S"],
-        parameters: Mapping[str, Float[Tensor, " B"]],
-        elapsed: Float[Tensor, " B"],
-    ) -> Float[Tensor, "B *latent D"]:
+    def context(self, guess: Guess) -> Float[Tensor, "B *latent D"]:
         """What v sees of the state, of the prediction and of the time between them; once for all steps of a sampler."""
-        told = {f"parameter_{name}": parameters[name] for name in self.parameters_of[task]} | {"lead": elapsed}
-        fields = torch.cat([rearrange([before, predicted], "h b ... c -> b ... (c h)"), static], -1)
+        task, pair = guess.task, [guess.before, guess.predicted]
+        told = {f"parameter_{name}": guess.parameters[name] for name in self.parameters_of[task]}
+        told |= {"lead": guess.elapsed}
+        fields = torch.cat([rearrange(pair, "h b ... c -> b ... (c h)"), guess.static], -1)
         return patchify(self.seen(task, fields, told), self.frames[task].patch) @ self.gather[self._cells(task)]
 
     def velocity(
@@ -210,52 +229,24 @@ class Correction:
     def modules(self) -> nn.ModuleList:
         return nn.ModuleList([self.operator, self.codec, self.corrector])
 
-    def __call__(
-        self,
-        task: str,
-        before: Float[Tensor, "B *space C"],
-        predicted: Float[Tensor, "B *space C"],
-        static: Float[Tensor, "B *space S"],
-        parameters: Mapping[str, Float[Tensor, " B"]],
-        elapsed: Float[Tensor, " B"],
-        noise: Float[Tensor, "B *latent D"],
-    ) -> Float[Tensor, "B *space C"]:
-        change = self.change(task, before, predicted, static, parameters, elapsed, noise)
-        change = change - conserved_mean(self.operator, task, change)
-        return self.operator.get_submodule(f"guards_{task}")(predicted + change, before)
+    def __call__(self, guess: Guess, noise: Float[Tensor, "B *latent D"]) -> Float[Tensor, "B *space C"]:
+        change = self.change(guess, noise)
+        if self.operator.tasks[guess.task].steady:  # whose solutions have no guards
+            return guess.predicted + change
+        change = change - conserved_mean(self.operator, guess.task, change)
+        return self.operator.get_submodule(f"guards_{guess.task}")(guess.predicted + change, guess.before)
 
-    def steady(
-        self,
-        task: str,
-        predicted: Float[Tensor, "B *space C"],
-        static: Float[Tensor, "B *space S"],
-        parameters: Mapping[str, Float[Tensor, " B"]],
-        noise: Float[Tensor, "B *latent D"],
-    ) -> Float[Tensor, "B *space C"]:
-        """Of a steady task, which nothing came before and whose solutions have no guards."""
-        nothing, one = torch.zeros_like(predicted), predicted.new_ones(len(predicted))
-        return predicted + self.change(task, nothing, predicted, static, parameters, one, noise)
-
-    def change(
-        self,
-        task: str,
-        before: Float[Tensor, "B *space C"],
-        predicted: Float[Tensor, "B *space C"],
-        static: Float[Tensor, "B *space S"],
-        parameters: Mapping[str, Float[Tensor, " B"]],
-        elapsed: Float[Tensor, " B"],
-        noise: Float[Tensor, "B *latent D"],
-    ) -> Float[Tensor, "B *space C"]:
+    def change(self, guess: Guess, noise: Float[Tensor, "B *latent D"]) -> Float[Tensor, "B *space C"]:
         """D(E(û) + s x) − D(E(û))."""
-        corrector, codec = self.corrector, self.codec
-        latent = codec.encode(task, predicted)
-        context = corrector.context(task, before, predicted, static, parameters, elapsed)
+        corrector, codec, task = self.corrector, self.codec, guess.task
+        latent = codec.encode(task, guess.predicted)
+        context = corrector.context(guess)
 
         def velocity(x: Tensor, time: Tensor, span: Tensor) -> Tensor:
             return corrector.velocity(task, x, time, span, latent, context)
 
         x = solve(velocity, noise, self.steps, self.sampler)
-        size = corrector.size(task, elapsed, self.operator.change(task, elapsed), context)
+        size = corrector.size(task, guess.elapsed, self.operator.change(task, guess.elapsed), context)
         moved = latent + x * size.view(len(size), *(1,) * (x.dim() - 2), -1)
         change = codec.decode(task, moved) - codec.decode(task, latent)
         return change * corrector.seen.wall_factor(task, change)

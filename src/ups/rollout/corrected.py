@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.fields import Conditions, Grid
-from ups.models.corrector import Correction
+from ups.models.corrector import Correction, Guess
 from ups.models.predictor import State, Target
 from ups.rollout.members import draws_of_members, folded, lead_of_members
 from ups.rollout.operator import OperatorPredictor
@@ -74,7 +74,8 @@ class CorrectedPredictor:
             before, ahead, noise = state.before, state.ahead, state.noise
             elapsed, since = state.elapsed + lead, state.since + 1
         after = self.operator.step(replace(state, history=ahead), lead)
-        field = self.correct(state.task, before, after.history[:, -1], state.static, state.parameters, elapsed, noise)
+        guess = Guess(state.task, before, after.history[:, -1], state.static, state.parameters, elapsed)
+        field = self.correct(guess, noise)
         history = torch.cat([state.history[:, 1:], field[:, None]], 1)
         return replace(
             cast(CorrectedState, after),

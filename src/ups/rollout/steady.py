@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.fields import Conditions, Grid
-from ups.models.corrector import Correction
+from ups.models.corrector import Correction, Guess
 from ups.models.predictor import State, Target
 from ups.rollout.members import draws_of_members, folded
 from ups.rollout.operator import OperatorPredictor
@@ -58,8 +58,9 @@ class SteadyPredictor:
         return self._sampled(solved, noise.to(solved.history))
 
     def _sampled(self, solved: State, noise: Float[Tensor, "B *latent D"]) -> State:
-        predicted = solved.history[:, -1]
-        field = self.correct.steady(solved.task, predicted, solved.static, solved.parameters, noise)
+        field = self.correct(
+            Guess.solution(solved.task, solved.history[:, -1], solved.static, solved.parameters), noise
+        )
         return replace(solved, history=self._refined(solved, field)[:, None])
 
     def _refined(self, state: State, field: Float[Tensor, "B *own C"]) -> Float[Tensor, "B *own C"]:

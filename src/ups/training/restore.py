@@ -101,7 +101,10 @@ def load_model(run: str | Path) -> tuple[Propagator, ModelSpec]:
     folder = stage_folder(Path(run))
     stage = restored(folder)
     if not isinstance(stage, OperatorStage):
-        raise UserError(f"{folder} holds no operator but another kind of stage; name the folder of an operator stage")
+        kinds = {file.parent: json.loads(file.read_text())["kind"] for file in folder.parent.glob("*/stage.json")}
+        others = [str(other) for other, kind in kinds.items() if kind == "operator"]
+        remedy = f"name one: {', '.join(sorted(others))}" if others else "train one"
+        raise UserError(f"{folder} holds a {kinds.get(folder, 'stage')}, and this takes an operator; {remedy}")
     settings = dict(checkpoint.load(best_checkpoint(folder), ("no tensor",))[1].content["stage"]["settings"])
     own = {name: value for name, value in settings.items() if name not in OperatorStageSettings.model_fields}
     return stage.model, ModelSpec(settings["architecture"], own, stage.tasks)

@@ -16,7 +16,7 @@ from ups.data.sampler import Span
 from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.codec import Codec
-from ups.models.corrector import Correction, Corrector, CorrectorSettings, FlowSettings, Velocity, flow_matching
+from ups.models.corrector import Correction, Corrector, CorrectorSettings, FlowSettings, Guess, Velocity, flow_matching
 from ups.models.predictor import Predictor
 from ups.models.saved import TrainedTask
 from ups.rollout.corrected import CorrectedPredictor, CorrectedState
@@ -37,21 +37,14 @@ SMALLEST = 1e-20
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """What the operator's rollouts are wrong by: `seen` is what `Corrector.context` takes, `latent` that of the
-    predictions, `missing` what has to be added to it.
-    """
+    """What the operator's predictions are wrong by: `latent` is that of each guess, `missing` what has to be added."""
 
-    task: str
-    seen: tuple[Any, ...]
+    guess: Guess
     latent: Float[Tensor, "B *latent D"]
     missing: Float[Tensor, "B *latent D"]
-    elapsed: Float[Tensor, " B"]
-
-    def context(self, model: Corrector) -> Float[Tensor, "B *latent W"]:
-        return model.context(self.task, *self.seen)
 
     def velocity(self, model: Corrector, context: Float[Tensor, "B *latent W"]) -> Velocity:
-        return lambda x, time, span: model.velocity(self.task, x, time, span, self.latent, context)
+        return lambda x, time, span: model.velocity(self.guess.task, x, time, span, self.latent, context)
 
 
 class FlowStage(ABC, Generic[S]):
@@ -93,7 +86,7 @@ class FlowStage(ABC, Generic[S]):
         which is never negative and least where s² = ⟨m⟩ (a Gaussian's likelihood but for constants).
         """
         errors = self.errors(batch, draws, self.training.noise)
-        context = errors.context(self.model)
+        context = self.model.context(errors.guess)
         size = self.size(errors, context)
         ratio = errors.missing.square().flatten(1, -2).mean(1).clamp_min(SMALLEST) / size.square()
         off = (ratio - ratio.log() - 1).mean(1)
@@ -103,8 +96,8 @@ class FlowStage(ABC, Generic[S]):
         return LossParts(flow + off, {"flow": flow, "size": off})
 
     def size(self, errors: Errors, context: Float[Tensor, "B *latent W"]) -> Float[Tensor, "B D"]:
-        change = self.operator.model.change(errors.task, errors.elapsed)
-        return self.model.size(errors.task, errors.elapsed, change, context)
+        task, elapsed = errors.guess.task, errors.guess.elapsed
+        return self.model.size(task, elapsed, self.operator.model.change(task, elapsed), context)
 
     def validate(self, batch: Batch, draws: Draws) -> Scores:
         """The energy score of a few members, relative per frame as the operator's error is, beside that error: the same
@@ -155,7 +148,7 @@ class CorrectorStage(FlowStage[CorrectorSettings]):
         predicted, elapsed = torch.stack(list(states), 1)[rows, place], lead * (place + 1)
         latent = codec.encode(task, predicted)
         missing = codec.encode(task, targets[rows, place]) - latent
-        return Errors(task, (history[:, -1], predicted, static, batch.parameters, elapsed), latent, missing, elapsed)
+        return Errors(Guess(task, history[:, -1], predicted, static, batch.parameters, elapsed), latent, missing)
 
     def judged(self, predictor: Any, batch: Batch, draws: Draws) -> Scores:
         """Over rollouts from the frames given."""

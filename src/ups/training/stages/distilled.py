@@ -63,7 +63,7 @@ class DistilledStage:
         teacher = self.teacher
         with torch.no_grad():
             errors = teacher.errors(batch, draws, self.training.noise)
-            context = errors.context(teacher.model)
+            context = teacher.model.context(errors.guess)
             data = errors.missing / of_cells(teacher.size(errors, context), errors.missing)
             noise, time = draws.normal("flow", data.shape[1:]).to(data), draws.uniform("time", ()).to(data)
             stretches = (draws.uniform("stretches", ()) * (HALVINGS + 1)).floor().exp2().to(data)

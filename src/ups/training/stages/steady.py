@@ -15,7 +15,7 @@ from ups.data.draws import Draws
 from ups.data.sampler import Span
 from ups.errors import UserError
 from ups.fields import Batch
-from ups.models.corrector import Correction, Corrector, FlowSettings
+from ups.models.corrector import Correction, Corrector, FlowSettings, Guess
 from ups.models.saved import TrainedTask
 from ups.rollout.steady import SteadyPredictor
 from ups.training.losses import relative_error
@@ -61,18 +61,14 @@ class SteadyStage(FlowStage[SteadySettings]):
         predicted = self.operator.model(task, zero, static, batch.parameters, None, batch.grid)
         latent = codec.encode(task, predicted)
         missing = codec.encode(task, solution) - latent
-        one = solution.new_ones(len(solution))
-        return Errors(task, (zero[:, -1], predicted, static, batch.parameters, one), latent, missing, one)
+        return Errors(Guess.solution(task, predicted, static, batch.parameters), latent, missing)
 
     def judged(self, predictor: Any, batch: Batch, draws: Draws) -> Scores:
         """The energy score of a few members, not refined, beside the operator's error."""
         errors, solution = self.errors(batch, draws, 0.0), batch.values[:, -1]
-        _, predicted, static, parameters, _ = errors.seen
-        shape = predictor.correct.noise_shape(batch.task)
+        predicted, shape = errors.guess.predicted, predictor.correct.noise_shape(batch.task)
         members = [
-            predictor.correct.steady(
-                batch.task, predicted, static, parameters, draws.normal(f"member {number}", shape).to(predicted)
-            )
+            predictor.correct(errors.guess, draws.normal(f"member {number}", shape).to(predicted))
             for number in range(MEMBERS)
         ]
         return Scores(relative_energy(torch.stack(members), solution), relative_error(predicted, solution))
