@@ -57,6 +57,7 @@ def test_a_model_is_told_what_is_known_and_metrics_the_whole(tmp_path: Path) -> 
     check_source(source, quiet)
     assert source.train.header.static == ("a_known", "known")
     equation, test = source.solvers[0]
+    assert source.spec.source == {"equation": "darcy", "settings": {"points": 16, "beta": 1.0, "target": "steady"}}
     batch = test.read(range(len(test)), slice(None))
     torch.testing.assert_close(equation.coarse(batch, 16).float(), batch.values, rtol=1e-5, atol=1e-6)
 
@@ -79,3 +80,11 @@ def test_a_task_without_static_fields_has_nothing_to_hide() -> None:
     config = TaskConfig.model_validate({"make": {"equation": "burgers", "trajectories": 12}, "known": 0.5})
     with pytest.raises(UserError, match="leave `known` out"):
         task_of("burgers", config)
+
+
+def test_a_task_says_of_its_equation_what_all_of_its_data_share(tmp_path: Path) -> None:
+    settings = {"points": 32, "frames": 3, "duration": 0.1}
+    make = {"equation": "advection", "trajectories": 5, "settings": settings, "values": {"beta": [0.5, 1.0]}}
+    config = TaskConfig.model_validate({"make": make})
+    source = open_source("advection", config, DataConfig(workers=1), tmp_path, 0, quiet)
+    assert source.spec.source == {"equation": "advection", "settings": settings}

@@ -30,20 +30,31 @@ def balance_error(
     compare predictions with it. Of a steady equation it is ‖residual‖ / ‖residual of zero‖. Each sample is judged by
     the equation at its own parameters.
     """
+    apart = imbalance(prediction, times, equation, parameters, static)
+    if equation.steady:
+        return apart / imbalance(torch.zeros_like(truth), times, equation, parameters, static)
+    return apart / _norm(truth.double().diff(dim=1))
+
+
+def imbalance(
+    prediction: Fields,
+    times: Float[Tensor, "N T"],
+    equation: Equation,
+    parameters: Mapping[str, Float[Tensor, " N"]],
+    static: Mapping[str, Float[Tensor, "N *space"]],
+) -> Float[Tensor, "N C"]:
+    """‖u(t₁) − u(t₀) − ∫ rate dt‖, or the norm of a steady equation's residual: what needs no truth."""
     from ups.equations.base import balance
 
-    ratios = []
-    for i in range(len(prediction)):
-        own = {name: float(values[i]) for name, values in parameters.items() if name in equation.named}
-        judge = replace(equation, **own)  # pyright: ignore[reportArgumentType]  (all are dataclasses)
-        fields = {name: field[i : i + 1] for name, field in static.items()}
-        apart = balance(judge, prediction[i : i + 1], times[i : i + 1], fields)
-        if equation.steady:
-            trivial = balance(judge, torch.zeros_like(truth[i : i + 1]), times[i : i + 1], fields)
-        else:
-            trivial = truth[i : i + 1].double().diff(dim=1)
-        ratios.append(_norm(apart) / _norm(trivial))
-    return torch.cat(ratios)
+    named = [name for name in equation.named if name in parameters]
+    own = torch.stack([parameters[name].double() for name in named], -1) if named else times.new_zeros(len(times), 1)
+    found = prediction.new_zeros(len(prediction), prediction.shape[-1], dtype=torch.float64)
+    for values in own.unique(dim=0):
+        rows = (own == values).all(1)
+        judge = replace(equation, **dict(zip(named, values.tolist(), strict=False)))  # pyright: ignore[reportArgumentType]  (all are dataclasses)
+        fields = {name: field[rows] for name, field in static.items()}
+        found[rows] = _norm(balance(judge, prediction[rows], times[rows], fields))
+    return found
 
 
 def _norm(field: Fields) -> Float[Tensor, "N C"]:

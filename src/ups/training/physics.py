@@ -21,8 +21,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.errors import UserError
-from ups.fields import Batch, Grid
+from ups.fields import Batch
 from ups.models.saved import TrainedTask
+from ups.rollout.equation import equation_of
 from ups.training.losses import FLOOR
 from ups.training.settings import PhysicsConfig
 
@@ -179,17 +180,7 @@ def _share(
 
 def _equation(learned: TrainedTask, where: str) -> tuple[Equation, tuple[str, ...]]:
     """The task's equation, and which of its parameters differ between samples."""
-    from ups.equations.named import named_equation
-
-    spec, source = learned.spec, learned.spec.source
-    if "settings" not in source:
-        raise UserError(
-            f"{where}.balance needs the equation's settings, which only data that are made tell; use "
-            f"tasks.{spec.name}.make, or leave it out"
-        )
-    equation, varied = named_equation(source["equation"], source["settings"]), tuple(source.get("varied", ()))
-    whole = spec.channel_names == equation.channels and not set(equation.static) - set(spec.static)
-    cells = Grid.cell_centred(learned.grid.shape, equation.extent).same_as(learned.grid)
-    if not equation.closed or not whole or not cells or set(varied) - set(spec.parameters):
-        raise UserError(f"{where}.balance has no meaning: what the task stores does not tell its rate; leave it out")
-    return equation, varied
+    try:
+        return equation_of(learned), tuple(learned.spec.source.get("varied", ()))
+    except UserError as error:
+        raise UserError(f"{where}.balance: {error}") from None

@@ -17,6 +17,7 @@ from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.corrector import Correction, Corrector, FlowSettings, Guess
 from ups.models.saved import TrainedTask
+from ups.rollout.equation import equation_of
 from ups.rollout.steady import SteadyPredictor
 from ups.training.losses import relative_error
 from ups.training.settings import TrainingConfig
@@ -75,23 +76,12 @@ class SteadyStage(FlowStage[SteadySettings]):
 
 
 def solver_of(learned: TrainedTask) -> Equation:
-    """The equation of a task on its own grid; refused where its residual cannot be computed."""
-    from ups.equations.named import named_equation
-
-    spec, source = learned.spec, learned.spec.source
-    if "settings" not in source or "varied" in source:
-        raise UserError(
-            f"task {spec.name!r} is refined by its equation, whose settings only data that are made tell; use "
-            f"tasks.{spec.name}.make, or refine=0"
-        )
-    equation = named_equation(source["equation"], source["settings"])
-    if hidden := [name for name in equation.static if name not in spec.static]:
-        raise UserError(
-            f"task {spec.name!r} does not tell all of {hidden[0]!r}, without which its equation has no residual; "
-            "use refine=0"
-        )
+    """The equation, refused where it has no solver to refine by."""
+    equation, spec = equation_of(learned), learned.spec
+    if varied := spec.source.get("varied"):
+        raise UserError(f"task {spec.name!r} is of several {varied[0]}, which no solver is told of; use refine=0")
     ones = {name: torch.ones(1, *learned.grid.shape) for name in equation.static}
-    equation.refine(torch.zeros(1, *learned.grid.shape, len(spec.channels)), ones, 0)  # it refuses what it cannot
+    equation.refine(torch.zeros(1, *learned.grid.shape, len(spec.channels)), ones, 0)
     return equation
 
 
