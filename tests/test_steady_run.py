@@ -17,9 +17,11 @@ from ups.data.prepare.statistics import statistics
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.equations import Advection, Darcy, Equation
 from ups.errors import UserError
-from ups.fields import Dataset
+from ups.fields import Dataset, Grid
 from ups.models.codec import Codec
+from ups.models.geometry import Frame
 from ups.models.saved import ModelSpec, TrainedTask
+from ups.models.trunk import Trunk, TrunkSettings
 from ups.rollout.predict import steady
 from ups.training.settings import TrainingConfig
 from ups.training.stages.codec import CodecStage, CodecStageSettings
@@ -147,3 +149,27 @@ def test_a_steady_flow_can_be_distilled() -> None:
 def test_what_cannot_be_sampled_or_refined_is_refused_before_training(make: Any, told: str) -> None:
     with pytest.raises(UserError, match=told):
         make()
+
+
+def test_a_correction_is_what_the_codec_decodes_up_to_the_walls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once was damped with the distance to them, four ninths of it were left."""
+    stage = stage_of(Darcy(points=16))
+    for parameter in (*stage.codec.model.parameters(), *stage.model.parameters()):
+        torch.nn.init.normal_(parameter, std=0.1)
+    correct, codec = stage.correction(), stage.codec.model
+    predicted, noise = torch.rand(2, 16, 16, 1), torch.randn(2, *correct.noise_shape("darcy"))
+    monkeypatch.setattr(correct.corrector, "velocity", lambda task, x, *_: torch.zeros_like(x))
+    one, nothing = torch.ones(2), torch.zeros(2, 16, 16, 1)
+    context = correct.corrector.context("darcy", nothing, predicted, nothing, {}, one)
+    latent, size = codec.encode("darcy", predicted), correct.corrector.size("darcy", one, one, context)
+    change = codec.decode("darcy", latent + noise * size[:, None, None]) - codec.decode("darcy", latent)
+    torch.testing.assert_close(correct.steady("darcy", predicted, nothing, {}, noise), predicted + change)
+
+
+def test_points_that_lie_on_walls_stay() -> None:
+    codec = stage_of(Darcy(points=16)).codec.model
+    like, walls = torch.zeros(1, 16, 16, 1), Grid.nodal((16, 16))
+    assert torch.equal(torch.as_tensor(codec.encoder.off_walls("darcy", like)), torch.ones(16, 16, 1))
+    frames = {"darcy": Frame(walls, codec.frames["darcy"].boundary, (1, 1))}
+    on = torch.as_tensor(Trunk(codec.tasks, frames, TrunkSettings(width=8, depth=1)).off_walls("darcy", like))
+    assert not on[0].any() and not on[:, 0].any() and bool((on[1:, 1:] == 1).all())

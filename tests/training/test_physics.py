@@ -149,7 +149,7 @@ def test_each_moves_every_parameter_that_the_error_moves(architecture: str, equa
         (ALL[1][0], {"conservation": 1.0}, True, "this architecture keeps its means"),
         (ALL[5][0], {"conservation": 1.0}, False, "its equation keeps no mean"),
         (ALL[1][0], {"boundary": 1.0}, False, "the domain has no walls"),
-        (ShallowWater(points=32, frames=5, duration=0.1), {"balance": 1.0}, False, "does not tell its rate"),
+        (ShallowWater(points=32, frames=5, duration=0.1), {"balance": 1.0}, False, "do not tell the rate"),
     ],
 )
 def test_what_a_task_does_not_have_is_refused(equation: Equation, weights: Any, keeps: bool, told: str) -> None:

@@ -249,7 +249,7 @@ class Correction:
         size = corrector.size(task, guess.elapsed, self.operator.change(task, guess.elapsed), context)
         moved = latent + x * size.view(len(size), *(1,) * (x.dim() - 2), -1)
         change = codec.decode(task, moved) - codec.decode(task, latent)
-        return change * corrector.seen.wall_factor(task, change)
+        return change * corrector.seen.off_walls(task, change)
 
     def noise_shape(self, task: str) -> tuple[int, ...]:
         return (*self.codec.frames[task].latent_shape, self.codec.numbers[task])

@@ -66,10 +66,10 @@ class Trunk(nn.Module):
         x = values if self.stem is None else self.stem(task, values, geometry)
         return self.blocks(x, modulation, geometry.tables)
 
-    def wall_factor(self, task: str, like: Tensor) -> Tensor | float:
-        """Vanishes on walls with a prescribed value; 1 where there are none."""
+    def off_walls(self, task: str, like: Tensor) -> Tensor | float:
+        """0 at points on walls with a prescribed value, 1 at all others."""
         factor = self._fixed(task, like)[0].wall_factor
-        return 1.0 if factor is None else factor
+        return 1.0 if factor is None else (factor != 0).to(like)
 
     def _fixed(self, task: str, like: Tensor) -> tuple[Geometry, dict[str, Tensor]]:
         """The task's tables and numbers, made on first use."""
