@@ -1,8 +1,8 @@
 """`ups`: the commands, and what becomes of their errors.
 
 A user's mistake is one sentence and exit code 2, work that was given up one sentence and 1, a bug of ours a traceback
-and 1, work that was stopped and can go on 75, any other Ctrl-C 130. Commands import what they need when they run, so
-`ups --help` answers at once.
+and 1, a model that failed a gate 3, work that was stopped and can go on 75, any other Ctrl-C 130. Commands import what
+they need when they run, so `ups --help` answers at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ups.cli.streams import outlast_readers
 from ups.cli.track import sync
 from ups.distributed.launch.outcome import supervised
 from ups.distributed.runtime.spinning import spin_briefly
-from ups.errors import STOPPED, GaveUp, Stopped, UserError
+from ups.errors import GATE_FAILED, STOPPED, GateFailed, GaveUp, Stopped, UserError
 
 
 class Commands(TyperGroup):
@@ -154,6 +154,9 @@ def _run() -> tuple[int, bool]:
     except GaveUp as error:
         print(f"error: gave up: {error}", file=sys.stderr)
         return 1, True
+    except GateFailed as failed:
+        print(f"error: {failed}", file=sys.stderr)
+        return GATE_FAILED, True
     except SystemExit as end:  # the usual way out of typer
         return (end.code if isinstance(end.code, int) else int(end.code is not None)), end.code in (0, None)
     except Exception as error:

@@ -19,7 +19,13 @@ from ups.evaluation.labels import PERSISTENCE
 
 _TAIL = 2**16
 """Bytes of a file of events that are read from its end."""
-_STATES = {"stopped": "stopped", "mistake": "refused", "gave_up": "gave up", "finished": "trained"}
+_STATES = {
+    "stopped": "stopped",
+    "mistake": "refused",
+    "gave_up": "gave up",
+    "gate_failed": "failed a gate",
+    "finished": "trained",
+}
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ def table(runs: Sequence[RunState]) -> Table:
 
 
 COLUMNS = {"run": False, "state": False, "stage": False, "step": True, "error": True, "age": True, "MB": True}
-_COLOURS = {"running": "bold", "crashed": "red", "gave up": "red", "refused": "yellow"}
+_COLOURS = {"running": "bold", "crashed": "red", "gave up": "red", "failed a gate": "red", "refused": "yellow"}
 
 
 def duration(seconds: float) -> str:

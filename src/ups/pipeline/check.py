@@ -29,6 +29,7 @@ from ups.models.saved import TrainedTask
 from ups.ops import machine_checks as machine
 from ups.ops.data_checks import check_files, check_to_be_made
 from ups.ops.findings import Finding, guarded
+from ups.ops.gates import references
 from ups.ops.rehearsal import all_reduce, rehearse
 from ups.ops.stand_in import stand_in_data, stand_in_task
 from ups.ops.step_cost import Cost, step_cost
@@ -85,6 +86,7 @@ def findings_of(name: str, overrides: Sequence[str], runs: Path, ranks: int) -> 
     yield from guarded("device", lambda: machine.check_device(config.runtime, ranks))
     yield from guarded("network", lambda: machine.check_network(ranks))
     yield from guarded("tracking", lambda: machine.check_trackers_of(config.runtime))
+    yield from guarded("gates", lambda: _check_gates(config))
     yield from guarded("directory", lambda: machine.check_directory(directory))
     outlines: dict[str, Outline] = {}
     try:
@@ -146,6 +148,12 @@ def _check_run(config: RunConfig, directory: Path) -> Iterator[Finding]:
         if settings.start is not None:
             restored(stage_folder(Path(settings.start).expanduser()))
             yield Finding("green", stage, f"starts from {settings.start}, which can be read")
+
+
+def _check_gates(config: RunConfig) -> Iterator[Finding]:
+    references(config.gates, config.tasks, config.data_seed)
+    if config.gates:
+        yield Finding("green", "gates", ", ".join(config.gates))
 
 
 def _check_task(config: RunConfig, directory: Path, name: str, outline: Outline) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ from ups.evaluation.scores import RESERVED
 from ups.evaluation.settings import EvaluationConfig
 from ups.models.architectures import ARCHITECTURES
 from ups.models.predictor import PREDICTORS
+from ups.ops.gates import GateConfig
 from ups.pipeline.defaults import Choice, complete
 from ups.training.kinds import STAGES
 from ups.training.settings import TrainingConfig
@@ -91,6 +92,7 @@ class RunConfig(Strict):
     stages: Any
     compare: Any
     evaluation: EvaluationConfig = EvaluationConfig()
+    gates: dict[FileName, GateConfig] = Field(default={}, description="what its model must be as good as, to count")
     runtime: RuntimeConfig = Field(default=RuntimeConfig(), json_schema_extra={"neutral": True})
 
     @field_validator("compare", mode="before")
@@ -122,6 +124,9 @@ class RunConfig(Strict):
             earlier.append(name)
         if not STAGES[self.each_stage()[earlier[-1]].kind].predicts:
             raise ValueError(f"stages.{earlier[-1]} is the last one and predicts nothing; put one that does after it")
+        for name, gate in self.gates.items():
+            if gate.task is not None and gate.task.partition("@")[0] not in self.tasks:
+                raise ValueError(f"gates.{name}.task is {gate.task!r}, which is not among the tasks; name one")
         for name in self.compared_names():
             if name in earlier:
                 raise ValueError(f"compare.{name} has the name of a stage; choose another")

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ups.config.settings import decisive
+from ups.data.joined import Subset
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
@@ -26,13 +28,14 @@ from ups.evaluation.reconstruction import reconstruction
 from ups.evaluation.scores import not_finite
 from ups.models.predictor import PREDICTORS, PerTask, Predictor
 from ups.models.saved import TrainedTask
+from ups.ops.gates import Verdict, judged, references
 from ups.pipeline.config import RunConfig, UntrainedConfig
 from ups.pipeline.phase_seconds import note_seconds
 from ups.pipeline.trainings import ALL, compared_plans, device_seconds, stage_plans
 from ups.track.progress import Progress
 from ups.training.data import TaskData
 from ups.training.fit import Plan, progress_of
-from ups.training.restore import restored
+from ups.training.restore import checksum_of, restored
 from ups.training.stages.codec import CodecStage
 
 
@@ -92,6 +95,14 @@ def judge(
     if runtime.rank > 0:
         return {}
     write(folder / "errors.json", json.dumps({view: evaluation.errors for view, evaluation in found.items()}).encode())
+    scores = {view: evaluation.metrics for view, evaluation in found.items()}
+    verdicts = judged(
+        config.gates,
+        scores,
+        {view: evaluation.errors for view, evaluation in found.items()},
+        model,
+        references(config.gates, config.tasks, config.data_seed),
+    )
     compared = [name for name in config.compared_names() if name in predictors]
     if any(predictor.chance for predictor in predictors.values()):
         moving = any(not task.spec.steady for task in predictors[model].tasks.values())
@@ -120,6 +131,7 @@ def judge(
         },
         "solver": solver,
         "notes": [
+            *(verdict.says for verdict in verdicts),
             *_notes(done, trained, device_seconds(config, trained)),
             *_floor_notes(floors),
             *_cached_notes(stages, scores),
@@ -133,8 +145,9 @@ def judge(
         evaluate=time.monotonic() - began,
     )
     whole = all(done[family].keys() == families[family].keys() for family in families)
+    good = not not_finite(scores) and all(verdict.holds for verdict in verdicts)
     metrics = {
-        "state": "finished" if whole and not not_finite(scores) else "evaluated",
+        "state": "finished" if whole and good else "evaluated",
         "name": config.name,
         "configuration": fingerprint(config),
         "seconds": seconds,
@@ -142,10 +155,54 @@ def judge(
         "training": trained,
         "solver": solver,
         **({"reconstruction": floors} if floors else {}),
+        **({"gates": [asdict(verdict) for verdict in verdicts]} if verdicts else {}),
         "tasks": scores,
     }
     write(directory / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode())
     return metrics
+
+
+def look(
+    runtime: Runtime, config: RunConfig, directory: Path, tasks: dict[str, TaskData], sources: dict[str, Source]
+) -> list[Verdict]:
+    """What the gates make of a few test trajectories of each set, kept in `evaluation/small.json`: a model that is
+    surely not good enough costs no more. Of what is compared, nothing is needed.
+    """
+    plans = stage_plans(config, tasks, directory)
+    known = {"gates": decisive(config)["gates"], "small": config.evaluation.small}
+    known["stages"] = {name: checksum_of(plan.directory) for name, plan in plans.items()}
+    path = directory / "evaluation" / "small.json"
+    if path.is_file() and (kept := json.loads(path.read_text()))["of"] == known:
+        return [Verdict(**verdict) for verdict in kept["gates"]]
+    of = references(config.gates, config.tasks, config.data_seed)
+    predictors = {name: _predictor(plan, runtime) for name, plan in plans.items()}
+    model = next(name for name in reversed(predictors) if predictors[name].tasks)
+    scores, errors, rows = {}, {}, {}
+    for name, source in sources.items():
+        for view, test in source.tests.items():
+            count = min(config.evaluation.small, len(test))
+            rows[view] = torch.linspace(0, len(test) - 1, count).round().long().tolist()
+            few = replace(source, tests={view: Subset(test, rows[view])}, solvers=())
+            evaluation = evaluate(
+                {model: predictors[model]},
+                model,
+                predictors[model].tasks[name],
+                few,
+                view,
+                seed=config.seed,
+                resamples=config.evaluation.resamples,
+                pictures=1,
+                members=config.evaluation.members,
+                training_seconds=0.0,
+                runtime=runtime,
+                tick=lambda done, of: runtime.heartbeat.mark("validate"),
+            )
+            scores[view], errors[view] = evaluation.metrics, evaluation.errors
+            runtime.check_stop("training is finished and saved; evaluation starts again")
+    verdicts = judged(config.gates, scores, errors, model, of, rows)
+    path.parent.mkdir(exist_ok=True)
+    write(path, json.dumps({"of": known, "gates": [asdict(verdict) for verdict in verdicts]}, indent=1).encode())
+    return verdicts
 
 
 def fingerprint(config: RunConfig) -> str:

@@ -10,12 +10,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from ups.config.load import config_hash
 from ups.data.sampler import check_ranks
+from ups.data.sources import Source
 from ups.distributed.faults import crash
 from ups.distributed.faults.heartbeat import Heartbeat
 from ups.distributed.launch.local import refuse_launchers, start_ranks
@@ -23,11 +24,12 @@ from ups.distributed.launch.outcome import Outcome, decide, forget, supervised
 from ups.distributed.launch.run_directory import begun, claimed_run
 from ups.distributed.runtime.start import Ranks, Runtime
 from ups.durable import write
-from ups.errors import GaveUp, Stopped, UserError
+from ups.errors import GateFailed, GaveUp, Stopped, UserError
 from ups.evaluation.scores import check_finite
+from ups.ops.gates import Verdict, references
 from ups.pipeline.config import RunConfig, load_run, run_config
 from ups.pipeline.data import data_of, timed_data
-from ups.pipeline.judge import fingerprint, judge
+from ups.pipeline.judge import fingerprint, judge, look
 from ups.pipeline.trainings import (
     check_trained,
     compared_plans,
@@ -41,6 +43,7 @@ from ups.track.open import check_tensorboard
 from ups.track.progress import Progress
 from ups.track.tracked import check_trackers, tracked
 from ups.training.capture import check_capture
+from ups.training.data import TaskData
 from ups.training.fit import Plan, progress_of
 from ups.training.latents import latents_of
 from ups.training.restore import note_order, restored
@@ -55,27 +58,43 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
     if ranks is None:
         finished = finish(config, runs, command, page=page)
     else:
-        first = partial(start_ranks, _train_command(name, overrides, runs), runs / config.name, ranks, config.runtime)
-        finished = finish(config, runs, f"{command} --gpus {ranks}", first, page=page)
+        train = _train_command(name, overrides, runs)
+        finished = finish(config, runs, f"{command} --gpus {ranks}", OnRanks(ranks, train), page=page)
     from ups.report.verdict import metrics_table
 
     print(metrics_table(finished))
+    for gate in finished.get("gates", []):
+        print(gate["says"])
     if page:
         print(f"\nreport: {runs / config.name / 'report.html'}")
 
 
+@dataclass(frozen=True)
+class OnRanks:
+    """So many supervised ranks of this machine train the stages, by the command `train`, and evaluate."""
+
+    count: int
+    train: Sequence[str]
+
+
 def finish(
-    config: RunConfig, runs: Path, command: str, first: Callable[[], None] = lambda: None, *, page: bool = True
+    config: RunConfig, runs: Path, command: str, ranks: OnRanks | None = None, *, page: bool = True
 ) -> dict[str, Any]:
-    """Do whatever of a run is not done yet, `first` before all else; its metrics. `command` is what made it."""
+    """Do whatever of a run is not done yet; its metrics. `command` is what made it."""
     directory = runs / config.name
+    references(config.gates, config.tasks, config.data_seed)
     finished = _finished(directory, config, page)
     if finished is not None:
         print(f"{directory} is finished; nothing to do (remove it, or give another name=..., to run again)\n")
         return finished
     with _claimed(directory, config):
-        first()
-        _guarded(directory, lambda rt: _everything(rt, config, directory, command, page), config)
+        if ranks is None:
+            _guarded(directory, lambda rt: _everything(rt, config, directory, command, page), config)
+        else:
+            start_ranks(ranks.train, directory, ranks.count, config.runtime)
+            _guarded(directory, lambda rt: _before_evaluation(rt, config, directory), config)
+            start_ranks(_evaluate_command(directory, command), directory, ranks.count, config.runtime)
+            _guarded(directory, lambda rt: _after_evaluation(rt, directory, page), config)
     return json.loads((directory / "metrics.json").read_text())
 
 
@@ -171,12 +190,13 @@ def evaluate(directory: Path) -> dict[str, Any]:
         judge(runtime, config, directory, *data_of(runtime, config, directory), command)
         runtime.gather("judged")  # rank 0 has written
 
-    if "RANK" in os.environ:  # one of several: who started them has claimed the run
+    if "RANK" in os.environ:  # one of several: who started them has claimed the run, and judges what came of it
         _guarded(directory, work, config)
-    else:
-        with _claimed(directory, config), Runtime.start(config.runtime, config.seed) as runtime:
+        return json.loads((directory / "metrics.json").read_text())
+    with _claimed(directory, config):
+        with Runtime.start(config.runtime, config.seed) as runtime:
             work(runtime)
-    return _judged(directory)
+        return _judged(directory)
 
 
 def evaluate_on_ranks(directory: Path, ranks: int) -> dict[str, Any]:
@@ -185,12 +205,14 @@ def evaluate_on_ranks(directory: Path, ranks: int) -> dict[str, Any]:
     config = run_config(directory)
     with _claimed(directory, config):
         start_ranks(["evaluate", str(directory)], directory, ranks, config.runtime)
-    return _judged(directory)
+        return _judged(directory)
 
 
 def _judged(directory: Path) -> dict[str, Any]:
+    """The metrics, where they are numbers that its gates let pass."""
     metrics = json.loads((directory / "metrics.json").read_text())
     check_finite(metrics["tasks"])
+    _hold([Verdict(**verdict) for verdict in metrics.get("gates", [])], "on all test data")
     return metrics
 
 
@@ -205,16 +227,40 @@ def report(directory: Path) -> Path:
 
 
 def _everything(runtime: Runtime, config: RunConfig, directory: Path, command: str, page: bool) -> None:
+    judge(runtime, config, directory, *_before_evaluation(runtime, config, directory), command)
+    _after_evaluation(runtime, directory, page)
+
+
+def _before_evaluation(
+    runtime: Runtime, config: RunConfig, directory: Path
+) -> tuple[dict[str, TaskData], dict[str, Source]]:
+    """Data and stages, what gates make of a few test trajectories, and what the model is compared with."""
     tasks, sources = timed_data(runtime, config, directory)
     _note_order(runtime, config, directory)
     progress = train_stages(runtime, stage_plans(config, tasks, directory))
+    if config.gates:
+        few = (
+            f"on at most {config.evaluation.small} test trajectories of each set, before all else is trained and tested"
+        )
+        _hold(look(runtime, config, directory, tasks, sources), few)
     train_compared(runtime, compared_plans(config, tasks, directory), device_seconds(config, progress))
-    metrics = judge(runtime, config, directory, tasks, sources, command)
+    return tasks, sources
+
+
+def _after_evaluation(runtime: Runtime, directory: Path, page: bool) -> None:
+    """The report, and whether what was found is good enough."""
     if page:
         runtime.check_stop("everything but the report is done")
         print("writing the report")
         report(directory)
-    check_finite(metrics["tasks"])
+    _judged(directory)
+
+
+def _hold(verdicts: Sequence[Verdict], where: str) -> None:
+    """End a run that failed a gate."""
+    if failed := [verdict.says for verdict in verdicts if not verdict.holds]:
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise GateFailed(f"{failed[0]}{more} ({where})")
 
 
 @contextmanager
@@ -227,6 +273,15 @@ def _claimed(directory: Path, config: RunConfig, rendezvous: str | None = None) 
 
 def _train_command(name: str, overrides: Sequence[str], runs: Path) -> list[str]:
     return ["train", name, *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])]
+
+
+def _evaluate_command(directory: Path, command: str) -> list[str]:
+    """What evaluates; `command` is what the run was made with, which ranks read where an evaluation keeps it."""
+    details = directory / "evaluation" / "details.json"
+    details.parent.mkdir(exist_ok=True)
+    known = json.loads(details.read_text()) if details.is_file() else {}
+    write(details, json.dumps(known | {"command": command}).encode())
+    return ["evaluate", str(directory)]
 
 
 def _note_order(runtime: Runtime, config: RunConfig, directory: Path) -> None:
@@ -250,7 +305,7 @@ def _finished(directory: Path, config: RunConfig, page: bool) -> dict[str, Any] 
     return metrics if done else None
 
 
-def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig) -> None:
+def _guarded(directory: Path, work: Callable[[Runtime], object], config: RunConfig) -> None:
     """Run `work`; write how it ended to `outcome.json`, or what went wrong for the crash report."""
     ranks = Ranks.read()
     before = forget(directory) if not supervised() and ranks.rank == 0 else None
@@ -279,6 +334,9 @@ def _guarded(directory: Path, work: Callable[[Runtime], None], config: RunConfig
         raise
     except GaveUp as error:
         decide(directory, Outcome("gave_up", str(error), ranks.rank))
+        raise
+    except GateFailed as error:
+        decide(directory, Outcome("gate_failed", str(error), ranks.rank))
         raise
     except Exception as error:
         if ranks.launched:

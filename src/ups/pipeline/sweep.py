@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ups.config.load import read_config
-from ups.errors import GaveUp, UserError
+from ups.errors import GateFailed, GaveUp, UserError
 from ups.ops.runs import RunState, is_run, state_of
 from ups.ops.sweep import combinations
 from ups.pipeline.config import load_run
@@ -26,7 +26,7 @@ def sweep(name: str, overrides: Sequence[str], runs: Path) -> tuple[list[RunStat
         print(f"run {number} of {len(of)}: {label}", flush=True)
         try:
             run(name, [*own, f"name={label}"], runs, page=False)
-        except (UserError, GaveUp) as error:
+        except (UserError, GaveUp, GateFailed) as error:
             failed[label] = str(error)
             print(f"{label} failed: {error}", flush=True)
     return [state_of(runs / label) for label in of if is_run(runs / label)], failed

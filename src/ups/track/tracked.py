@@ -18,7 +18,7 @@ from ups.config.text import parse_yaml
 from ups.distributed.launch.claim import in_use, is_claimed
 from ups.distributed.launch.outcome import outcome_of
 from ups.distributed.runtime.settings import RuntimeConfig, WandbConfig
-from ups.errors import STOPPED, GaveUp, Stopped, UserError
+from ups.errors import GATE_FAILED, STOPPED, GateFailed, GaveUp, Stopped, UserError
 from ups.locks import held
 from ups.track.follow import files, sent, sync_command
 from ups.track.open import check_tensorboard
@@ -118,6 +118,8 @@ def _code(error: BaseException) -> int:
     """The exit code of a command that ends with it."""
     if isinstance(error, Stopped | KeyboardInterrupt):
         return STOPPED
+    if isinstance(error, GateFailed):
+        return GATE_FAILED
     return 2 if isinstance(error, UserError) else 1
 
 

@@ -14,6 +14,7 @@ _ENDS = {
     "stopped": "it was stopped and can be resumed with the same command",
     "mistake": "it met a mistake that you can mend",
     "gave_up": "it gave up",
+    "gate_failed": "its model failed a gate",
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ups.distributed.launch.supervisor import supervise
 from ups.distributed.runtime.settings import RuntimeConfig
-from ups.errors import GaveUp, Stopped, UserError
+from ups.errors import GateFailed, GaveUp, Stopped, UserError
 from ups.track.progress import Progress
 
 
@@ -34,7 +34,9 @@ def start_ranks(
         shown=["ups", *work, "--gpus", str(ranks), *where],
     )
     if outcome.state != "finished":
-        raise {"stopped": Stopped, "mistake": UserError, "gave_up": GaveUp}[outcome.state](outcome.reason)
+        raise {"stopped": Stopped, "mistake": UserError, "gave_up": GaveUp, "gate_failed": GateFailed}[outcome.state](
+            outcome.reason
+        )
 
 
 def refuse_launchers() -> None:

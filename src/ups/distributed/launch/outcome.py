@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import Literal
 
 from ups.durable import write
-from ups.errors import STOPPED
+from ups.errors import GATE_FAILED, STOPPED
 
-State = Literal["finished", "stopped", "mistake", "gave_up"]
-CODES: dict[State, int] = {"finished": 0, "stopped": STOPPED, "mistake": 2, "gave_up": 1}
+State = Literal["finished", "stopped", "mistake", "gave_up", "gate_failed"]
+CODES: dict[State, int] = {
+    "finished": 0,
+    "stopped": STOPPED,
+    "mistake": 2,
+    "gave_up": 1,
+    "gate_failed": GATE_FAILED,
+}
 _NAME, _SPARE = "outcome.json", ".outcome"
 _ROOM = 4096
 

@@ -18,7 +18,7 @@ _WORK = ("data", "store", "stages")
 """What a run has once its configuration led to something."""
 _FILES = ("config.yaml", "metrics.json", "report.html", "events.jsonl", "outcome.json", "env.json")
 """What a run writes beside its folders: where there has been no run, they are the user's own."""
-_TRAINED = {"stages", "compare", "training", "plugins", "evaluation", "name"}
+_TRAINED = {"stages", "compare", "training", "plugins", "evaluation", "gates", "name"}
 """What may change in a run: each stage compares its own settings with those it was trained with."""
 
 
