@@ -160,7 +160,7 @@ def test_what_a_task_does_not_have_is_refused(equation: Equation, weights: Any, 
 def test_data_that_do_not_tell_their_equations_settings_are_refused() -> None:
     learned, _ = case(ALL[1][0])
     learned = replace(learned, spec=replace(learned.spec, source={"equation": "kuramoto_sivashinsky"}))
-    with pytest.raises(UserError, match="only data that tasks.* makes tell"):
+    with pytest.raises(UserError, match=r"only data that tasks.* makes tell"):
         Physics.of(learned, PhysicsConfig(balance=1.0), False)
 
 

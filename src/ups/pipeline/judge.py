@@ -119,7 +119,6 @@ def judge(
         for name, stage in codecs.items()
     }
     solver = {view: e.solver for view, e in found.items() if e.solver}
-    scores = {view: evaluation.metrics for view, evaluation in found.items()}
     details = {
         "command": command,
         **shown,
