@@ -19,6 +19,7 @@ from ups.equations import Advection, Darcy, Equation
 from ups.errors import UserError
 from ups.fields import Dataset, Grid
 from ups.models.codec import Codec
+from ups.models.corrector import Guess
 from ups.models.geometry import Frame
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.models.trunk import Trunk, TrunkSettings
@@ -159,11 +160,11 @@ def test_a_correction_is_what_the_codec_decodes_up_to_the_walls(monkeypatch: pyt
     correct, codec = stage.correction(), stage.codec.model
     predicted, noise = torch.rand(2, 16, 16, 1), torch.randn(2, *correct.noise_shape("darcy"))
     monkeypatch.setattr(correct.corrector, "velocity", lambda task, x, *_: torch.zeros_like(x))
-    one, nothing = torch.ones(2), torch.zeros(2, 16, 16, 1)
-    context = correct.corrector.context("darcy", nothing, predicted, nothing, {}, one)
+    one, guess = torch.ones(2), Guess.solution("darcy", predicted, torch.zeros(2, 16, 16, 1), {})
+    context = correct.corrector.context(guess)
     latent, size = codec.encode("darcy", predicted), correct.corrector.size("darcy", one, one, context)
     change = codec.decode("darcy", latent + noise * size[:, None, None]) - codec.decode("darcy", latent)
-    torch.testing.assert_close(correct.steady("darcy", predicted, nothing, {}, noise), predicted + change)
+    torch.testing.assert_close(correct(guess, noise), predicted + change)
 
 
 def test_points_that_lie_on_walls_stay() -> None:

@@ -80,11 +80,3 @@ def test_a_task_without_static_fields_has_nothing_to_hide() -> None:
     config = TaskConfig.model_validate({"make": {"equation": "burgers", "trajectories": 12}, "known": 0.5})
     with pytest.raises(UserError, match="leave `known` out"):
         task_of("burgers", config)
-
-
-def test_a_task_says_of_its_equation_what_all_of_its_data_share(tmp_path: Path) -> None:
-    settings = {"points": 32, "frames": 3, "duration": 0.1}
-    make = {"equation": "advection", "trajectories": 5, "settings": settings, "values": {"beta": [0.5, 1.0]}}
-    config = TaskConfig.model_validate({"make": make})
-    source = open_source("advection", config, DataConfig(workers=1), tmp_path, 0, quiet)
-    assert source.spec.source == {"equation": "advection", "settings": settings}
