@@ -46,13 +46,16 @@ GPU = [
     f"tasks.{TASK}.make.trajectories=10000",
     f"tasks.{TASK}.make.settings.points=64",
     f"tasks.{TASK}.latent_spacing=null",
-    "training.steps=20000",
+    "training.steps=40000",
     "training.validate_every=1000",
     "stages.codec.width=48",
+    "stages.codec.cell=8",
     "stages.codec.training.steps=8000",
+    "stages.codec.training.batch_size=16",
     "stages.steady.width=48",
     "stages.steady.depth=4",
     "stages.steady.training.steps=12000",
+    "stages.steady.training.batch_size=16",
 ]
 
 
