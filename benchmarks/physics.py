@@ -32,6 +32,7 @@ MADE = {
 }
 STAGES: dict[str, tuple[str, dict[str, float]]] = {
     "without": ("spectral", {}),
+    "balance_001": ("spectral", {"balance": 0.01}),
     "balance_01": ("spectral", {"balance": 0.1}),
     "balance_1": ("spectral", {"balance": 1.0}),
     "boundary_1": ("spectral", {"boundary": 1.0}),

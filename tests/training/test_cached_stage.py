@@ -12,20 +12,28 @@ from typing import Any
 import pytest
 import torch
 from ranks import run_ranks
-from small import prepared
+from small import Solved, prepared
 from torch import Tensor
 
 import ups
 from ups import pipeline
 from ups.data.draws import Draws
+from ups.data.prepare.statistics import statistics
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
+from ups.equations import Wave
 from ups.errors import UserError
 from ups.fields import Conditions
+from ups.models.saved import ModelSpec, TrainedTask
 from ups.pipeline.config import load_run
+from ups.rollout.latent import LatentPredictor
+from ups.rollout.operator import OperatorPredictor
 from ups.training.fit import Plan
 from ups.training.kinds import STAGES
+from ups.training.latents import Latents
+from ups.training.restore import restored
 from ups.training.settings import TrainingConfig
+from ups.training.stages.codec import CodecStageSettings, build_codec
 from ups.training.trainer import Trainer
 
 CONFIG = """
@@ -130,9 +138,30 @@ def test_a_rollout_encodes_once_and_decodes_what_is_asked_for(whole: Path, monke
     assert other.values.shape == (3, 1, 64, 1)  # on a grid of its own
 
 
-def test_its_validation_is_in_fields_beside_persistence(whole: Path) -> None:
-    from ups.training.restore import restored
+def test_a_start_is_encoded_as_the_store_is_with_its_coefficient_and_its_history() -> None:
+    wave = Wave(points=32, frames=5, duration=0.2)
+    data, spec = Solved(wave, 2), wave.task()
+    learned = TrainedTask(spec, data.grid, statistics(data, spec), {}, (wave.duration / 4,))
+    codec = build_codec((learned,), CodecStageSettings(width=8, depth=1, modes=4, cell=4), 0, "codec")
+    latents = Latents(data, learned, codec.model)
+    stored = latents.own.normaliser.batch(latents.read([0, 1], slice(0, 2)))
+    own = latents.own
+    scales = {name: replace(scale, differences=(1.0,)) for name, scale in own.statistics.channels.items()}
+    own = replace(own, statistics=replace(own.statistics, channels=scales, strides=(1,)))
+    model = ModelSpec("spectral", {"width": 4, "depth": 1, "modes": 2}, (own,)).build()
+    predictor = LatentPredictor(OperatorPredictor(model, [own]), codec.model, codec.tasks)
+    batch = data.read([0, 1], slice(0, 2))
+    with torch.no_grad():
+        state = predictor.start("wave", batch.values, Conditions({}, batch.static), data.grid)
+        after = predictor.step(state, torch.full((2,), learned.leads[0]))
+    assert spec.history == 2 and spec.static and state.history.shape == (2, 2, 8, 8, stored.values.shape[-1])
+    torch.testing.assert_close(state.history, stored.values)
+    torch.testing.assert_close(state.static, torch.stack([stored.static[name] for name in spec.static], -1))
+    torch.testing.assert_close(after.history[:, 0], state.history[:, 1])
+    assert predictor.decode(after).shape == batch.values[:, 0].shape
 
+
+def test_its_validation_is_in_fields_beside_persistence(whole: Path) -> None:
     stage = restored(whole / "stages" / "cheap")
     learned = stage.codec.tasks["advection"]
     torch.manual_seed(0)

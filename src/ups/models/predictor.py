@@ -38,9 +38,9 @@ class State:
 
     Forcings and mask are kept like the static fields; `taken` counts the steps since the start, each of which has its
     own place on a forcing's axis of time. `grid` is that of the frames given; `first` the last of these on it,
-    normalised, until the first step is taken. `members` of a sampled state: they are folded into the batch, except that
-    a predictor without chance keeps what they share once; decoded values have them as first axis. `tables` keeps what
-    all states of one start can use.
+    normalised, until the first step is taken: its channels are a field's, a history's may be a latent's. `members` of a
+    sampled state: they are folded into the batch, except that a predictor without chance keeps what they share once;
+    decoded values have them as first axis. `tables` keeps what all states of one start can use.
     """
 
     task: str
@@ -48,7 +48,7 @@ class State:
     static: Float[Tensor, "B *own S"]
     parameters: Mapping[str, Float[Tensor, " B"]]
     grid: Grid
-    first: Float[Tensor, "B *space C"] | None = None
+    first: Float[Tensor, "B *space F"] | None = None
     members: int | None = None
     tables: dict[str, Any] = field(default_factory=dict, repr=False)
     forcings: Mapping[str, Float[Tensor, "B ..."]] = field(default_factory=dict)
