@@ -164,6 +164,14 @@ def foreign(world: World) -> None:
     (world.run / "report.html").write_text("mine")
 
 
+def tracked(world: World, package: object) -> None:
+    world.patch.setattr("ups.track.tracked.find_spec", lambda name: package)
+    world.patch.setenv("NETRC", str(world.folder / "netrc"))
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL"):
+        world.patch.delenv(name, raising=False)
+    world.overrides.append("runtime.tracking=[wandb]")
+
+
 def set_in(*keys: str, value: Any) -> Callable[[World], None]:
     def change(world: World) -> None:
         at = world.config
@@ -199,6 +207,10 @@ CONFIGURATION = {
     ),
     "a rollout longer than the data": (says("training.rollout=[[0,1],[0.5,9]]"), "too few for 9 steps"),
     "cells that do not divide the grid": (set_in(*TASK, "latent_spacing", value=5 / 16), "do not divide"),
+    "a gate's reference that is no run": (
+        set_in("gates", "g", value={"reference": "gone", "at_most": 1.0}),
+        "no finished",
+    ),
     "fewer samples than ranks": (lambda w: setattr(w, "ranks", 8), "every rank needs a sample"),
     "shards that do not divide the ranks": (
         lambda w: (setattr(w, "ranks", 4), w.overrides.extend(["runtime.strategy=hsdp", "runtime.shard=3"])),
@@ -244,6 +256,8 @@ MACHINE = {
         says("stages.operator={width: 100000, depth: 1, modes: 8, head: 64}"),
         "choose a smaller model",
     ),
+    "a tracker that is not installed": (lambda w: tracked(w, None), "not installed here"),
+    "a tracker without a token": (lambda w: tracked(w, object()), "no token for https://"),
     "another process in the run": (held, "is in use by another process"),
     "a run of another seed": (lambda w: w.begin("seed=7"), "belongs to another configuration (seed differs)"),
     "files of somebody else": (foreign, "that is no run's"),

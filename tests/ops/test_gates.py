@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -15,7 +16,6 @@ from ups.distributed.launch.outcome import outcome_of
 from ups.errors import GATE_FAILED, GateFailed, UserError
 from ups.ops.gates import GateConfig, judged, references
 from ups.ops.runs import state_of
-from ups.pipeline import run as module
 from ups.pipeline.check import findings_of
 from ups.pipeline.config import load_run
 
@@ -122,7 +122,8 @@ def test_a_run_ends_at_a_small_evaluation_and_goes_on_once_its_gates_let_it(
     assert [math.isclose(gate["value"], 1, rel_tol=1e-4) for gate in metrics["gates"]] == [False, True]
     assert "gate no_worse holds" in (run / "report.html").read_text()
 
-    monkeypatch.setattr(module, "look", lambda *told: [])  # as if a few trajectories had not decided it
+    # As if a few trajectories had not decided it.
+    monkeypatch.setattr(importlib.import_module("ups.pipeline.run"), "look", lambda *told: [])
     with pytest.raises(GateFailed, match="on all test data"):
         pipeline.run(toy, ["name=strict", "gates.accurate.at_most=0.001"], runs)
     assert json.loads((run / "metrics.json").read_text())["state"] == "evaluated"

@@ -83,11 +83,7 @@ def findings_of(name: str, overrides: Sequence[str], runs: Path, ranks: int) -> 
         "green", "configuration", f"{', '.join(config.each_stage())} on {', '.join(config.tasks)}; beside it {compared}"
     )
     yield from guarded("run", lambda: _check_run(config, directory))
-    yield from guarded("device", lambda: machine.check_device(config.runtime, ranks))
-    yield from guarded("network", lambda: machine.check_network(ranks))
-    yield from guarded("tracking", lambda: machine.check_trackers_of(config.runtime))
-    yield from guarded("gates", lambda: _check_gates(config))
-    yield from guarded("directory", lambda: machine.check_directory(directory))
+    yield from _around(config, directory, ranks)
     outlines: dict[str, Outline] = {}
     try:
         outlines = look_at_inputs(config, directory)
@@ -105,6 +101,28 @@ def findings_of(name: str, overrides: Sequence[str], runs: Path, ranks: int) -> 
     needs = _needs(config, directory, outlines, costs, ranks)
     yield from guarded("limits", lambda: machine.check_limits(config.runtime, ranks, max(size for *_, size in needs)))
     yield from guarded("disk", lambda: machine.check_disks(needs))
+
+
+def check_quickly(config: RunConfig, directory: Path, ranks: int) -> None:
+    """What `ups run` looks at before it begins, in a moment: machine, trackers, gates, headers of the data, disks. What
+    would fail is refused, what is worth knowing is said.
+    """
+    needs = _needs(config, directory, look_at_inputs(config, directory), [], ranks)
+    for found in (_around(config, directory, ranks), guarded("disk", lambda: machine.check_disks(needs))):
+        for finding in found:
+            if finding.level == "red":
+                raise UserError(finding.says)
+            if finding.level == "amber":
+                print(f"note: {finding.about}: {finding.says}")
+
+
+def _around(config: RunConfig, directory: Path, ranks: int) -> Iterator[Finding]:
+    """What is found around a run, in no time: the machine, what it tells and is compared with, where it writes."""
+    yield from guarded("device", lambda: machine.check_device(config.runtime, ranks))
+    yield from guarded("network", lambda: machine.check_network(ranks))
+    yield from guarded("tracking", lambda: machine.check_trackers_of(config.runtime))
+    yield from guarded("gates", lambda: _check_gates(config))
+    yield from guarded("directory", lambda: machine.check_directory(directory))
 
 
 def stand_in_tasks(config: RunConfig, outlines: Mapping[str, Outline]) -> dict[str, TrainedTask]:

@@ -54,6 +54,10 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
     """Do whatever of the run is not done yet, then print its table. Without its `page` no report is written."""
     refuse_launchers()
     config = load_run(name, overrides, runs)
+    if _finished(runs / config.name, config, page) is None:
+        from ups.pipeline.check import check_quickly  # which ranks do not need
+
+        check_quickly(config, runs / config.name, ranks or 1)
     command = " ".join(["ups run", str(name), *overrides, *([] if runs == Path("runs") else ["--runs", str(runs)])])
     if ranks is None:
         finished = finish(config, runs, command, page=page)
@@ -239,9 +243,7 @@ def _before_evaluation(
     _note_order(runtime, config, directory)
     progress = train_stages(runtime, stage_plans(config, tasks, directory))
     if config.gates:
-        few = (
-            f"on at most {config.evaluation.small} test trajectories of each set, before all else is trained and tested"
-        )
+        few = f"on {config.evaluation.small} test trajectories of each set"
         _hold(look(runtime, config, directory, tasks, sources), few)
     train_compared(runtime, compared_plans(config, tasks, directory), device_seconds(config, progress))
     return tasks, sources

@@ -28,6 +28,7 @@ from ups.durable import write
 from ups.errors import STOPPED
 from ups.track.curves import curves, numbers
 from ups.track.jsonl import plain
+from ups.track.rollouts import draw
 
 LOOK = 1.0
 """Seconds between looks at the diaries."""
@@ -243,11 +244,24 @@ def _environment(run: Any, directory: Path, before: str) -> str:
 
 
 def _evaluation(run: Any, directory: Path) -> None:
-    """Tell the numbers of the test data."""
+    """Tell the numbers of the test data, and show a rollout of each set."""
+    import wandb  # pyright: ignore[reportMissingImports]
+
     path = directory / "metrics.json"
-    if path.is_file():
-        metrics = json.loads(path.read_text())
-        run.summary.update(dict(numbers("evaluation", plain(metrics["tasks"]))) | {"state": metrics["state"]})
+    if not path.is_file():
+        return
+    metrics = json.loads(path.read_text())
+    run.summary.update(dict(numbers("evaluation", plain(metrics["tasks"]))) | {"state": metrics["state"]})
+    shown: dict[str, Any] = {}
+    for view in metrics["tasks"]:
+        arrays = directory / "evaluation" / f"{view}.npz"
+        for drawn in draw(arrays, metrics["model"], directory / "wandb" / "rollouts") if arrays.is_file() else ():
+            if drawn.suffix == ".gif":
+                shown[f"evaluation/{view}/film"] = wandb.Video(str(drawn), format="gif")
+            else:
+                shown[f"evaluation/{view}/picture"] = wandb.Image(str(drawn), caption="truth, prediction, difference")
+    if shown:
+        run.log(shown)
 
 
 if __name__ == "__main__":
