@@ -3,7 +3,7 @@
     python benchmarks/plan.py                         # a GPU where there is one, else a CPU
     python benchmarks/plan.py --device cpu
 
-Rates are measured as `ups plan --measure` does, on five sizes around a middle one; then steps of three other sizes are
+Rates are measured as `ups plan --measure` does, on six sizes around a middle one; then steps of three other sizes are
 planned and measured. Bars on an H200: peak within 15 %, step within 25 %; the exit code is 1 where one is missed there.
 On a CPU nobody knows what a step's tensors took, so only times are compared.
 """
@@ -68,7 +68,7 @@ def compared(path: Path, architecture: str, folder: Path) -> bool:
         plan = stage_plans(config, {}, folder / "run")["operator"]
         rates = known.steps[kind_of(plan, config.runtime)]
         for size, (wide, many) in SIZES.items():
-            one = sized(plan, wide, many, len(outlines))
+            one = sized(config, plan, outlines, wide, many)
             assert one is not None
             cost, seconds, measured = measured_step(config, one, outlines, runtime, folder / architecture / size)
             planned, step = cost.peak + rates.workspace, rates.seconds(cost)

@@ -116,6 +116,7 @@ def test_a_task_for_rented_machines_says_what_they_need(toy: str, tmp_path: Path
         (SKY, "there is no sky here"),
         ([*SKY[:3], "vast", *SKY[4:], "--nodes", "2"], "vast rents single machines"),
         ([*SKY, "--nodes", "2"], "a file system that they share"),
+        ([*SKY, "runtime.tracking=[wandb]"], "--secret WANDB_API_KEY"),
         (["--on", "local", "--secret", "NO_SUCH_TOKEN"], "NO_SUCH_TOKEN is not in the environment"),
         (["--on", "local", "--secret", "token=abc"], "the NAME of a variable"),
         (["--on", "local", "--seeds", "0,1"], "ups sweep"),
@@ -127,6 +128,7 @@ def test_what_cannot_be_launched_is_one_sentence_and_nothing_is_submitted(
     toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("UPS_SKY", raising=False)
     with pytest.raises(UserError, match=says) as refused:
         launched(toy, "--runs", str(tmp_path / "runs"), *arguments)
     assert "\n" not in str(refused.value) and "abc" not in str(refused.value)
@@ -137,9 +139,8 @@ def test_a_cloud_without_credentials_is_refused_before_anything_is_rented(
     toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sky = tmp_path / "sky"
-    sky.write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "Starting a server."; echo "{{\\"default\\": {{}}}}"\n'
-    )
+    said = r'printf "\033[2mStarting a local server.\n"; echo "{\"default\": {}}"'
+    sky.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n{said}\n')
     sky.chmod(0o755)
     monkeypatch.setenv("UPS_SKY", str(sky))
     with pytest.raises(UserError, match="no credentials for runpod"):

@@ -74,7 +74,7 @@ def test_a_plan_counts_what_it_may_and_says_what_it_does_not_know(toy: str, tmp_
     assert any("no rates of spectral" in line for line in found.assumptions)
     assert not (tmp_path / "runs").exists()
     here = device_name(load_run(toy, []).runtime)
-    keep(DeviceRates(here, 4 * found.rows[0].peak, False, "", {KIND: RATES}))
+    keep(DeviceRates(here, 8 * found.rows[0].peak, False, "", {KIND: RATES}))
     known = plan(toy, [], tmp_path / "runs", 1, 1, price=1.5)
     (ddp,) = known.rows
     assert ddp.step is not None and ddp.step[0] < ddp.step[1] and ddp.fits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +67,7 @@ def plan(
     for option, rate in (("--within", within), ("--beyond", beyond)):
         if rate is not None and rate <= 0:
             raise UserError(f"{option} is {rate:g}; give a rate above 0, in GB/s a rank")
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 140)
     if measuring:
         if device is not None:
             raise UserError("--measure is of the device here; leave --device out")
@@ -83,9 +84,10 @@ def plan(
         return
     for stage, best in found.best.items():
         rows = found.on_all(stage)
-        console.print(f"{stage}: {rows[0].parameters / 1e6:.3g}M parameters on {found.ranks} ranks")
+        work = f"{rows[0].flop:.3g} FLOP a step and rank"
+        console.print(f"{stage}: {rows[0].parameters / 1e6:.3g}M parameters on {found.ranks} ranks, {work}")
         console.print(plans.table(rows, best))
         console.print(plans.verdict(rows, best))
-    console.print(f"store: {found.store / 1e9:.3g} GB\n\nassumed")
+    console.print(f"store: {plans.in_bytes(found.store)}\n\nassumed")
     for line in found.assumptions:
         console.print(f"  {line}")

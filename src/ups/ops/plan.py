@@ -29,10 +29,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class Largest:
-    """The widest model that fits."""
+    """The widest model that fits; wider ones might, where it is `at_least`."""
 
     width: int
     parameters: float
+    at_least: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,18 +145,22 @@ def recommended(estimates: Iterable[Estimate]) -> Estimate | None:
 
 def table(estimates: Sequence[Estimate], best: Estimate | None) -> Table:
     found = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("strategy", "memory a rank", "sent a step", "sending", "step", "days", "cost", "widest that fits"):
-        found.add_column(heading)
+    headings = ("strategy", "memory a rank", "sent a step", "beyond", "sending", "step", "days", "cost", "widest")
+    for heading in headings:
+        found.add_column(heading, no_wrap=True)
     for row in estimates:
         star = " *" if row is best else ""
         fits = "" if row.fits is not False else ", too much"
-        sent = f"{_bytes(row.within)} + {_bytes(row.beyond)}"
-        wide = "-" if row.largest is None else f"{row.largest.width} ({row.largest.parameters / 1e6:.3g}M)"
-        step = "-" if row.step is None else f"{1e3 * row.step[0]:.3g} to {1e3 * row.step[1]:.3g} ms"
-        sending = "-" if row.sending is None else f"{1e3 * row.sending:.3g} ms"
+        wide = "-"
+        if row.largest is not None:
+            more = "+" if row.largest.at_least else ""
+            wide = f"{row.largest.width}{more} ({_millions(row.largest.parameters)}{more})"
+        step = "-" if row.step is None else " to ".join(map(_seconds, row.step))
+        sending = "-" if row.sending is None else _seconds(row.sending)
         days = "-" if row.days is None else f"{row.days:.3g}"
         cost = "-" if row.price is None else f"{row.price:,.2f}"
-        found.add_row(row.strategy + star, _bytes(row.peak) + fits, sent, sending, step, days, cost, wide)
+        sent = (in_bytes(row.within + row.beyond), in_bytes(row.beyond))
+        found.add_row(row.strategy + star, in_bytes(row.peak) + fits, *sent, sending, step, days, cost, wide)
     return found
 
 
@@ -184,32 +189,47 @@ def draw(rows: Sequence[Estimate], best: Estimate | None, memory: float | None, 
 
     from ups.report.drawing import plain, render
 
-    timed = any(row.step is not None for row in rows)
-    figure = Figure(figsize=(10.5 if timed else 7.2, 3.0), layout="constrained")
-    panels = figure.subplots(1, 3 if timed else 2)
-    for strategy in dict.fromkeys(row.strategy for row in rows):
-        own = sorted((row for row in rows if row.strategy == strategy), key=lambda row: row.ranks)
-        ranks = [row.ranks for row in own]
-        (line,) = panels[0].plot(ranks, [row.peak / 1e9 for row in own], "o-", label=strategy)
-        panels[1].plot(ranks, [(row.within + row.beyond) / 1e9 for row in own], "o-", color=line.get_color())
-        known = [(row.ranks, row.step) for row in own if row.step is not None]
-        if known:
-            at = [ranks for ranks, _ in known]
-            panels[2].plot(at, [1e3 * most for _, (_, most) in known], "o-", color=line.get_color())
-            ends = [[1e3 * end for end in pair] for pair in zip(*(step for _, step in known), strict=True)]
-            panels[2].fill_between(at, *ends, color=line.get_color(), alpha=0.2)
+    def sent(row: Estimate) -> tuple[float, float] | None:
+        whole = (row.within + row.beyond) / 1e9
+        return (whole, whole) if whole else None
+
+    def step(row: Estimate) -> tuple[float, float] | None:
+        return None if row.step is None else (1e3 * row.step[0], 1e3 * row.step[1])
+
+    shown = {"memory a rank (GB)": lambda row: (row.peak / 1e9, row.peak / 1e9)}
+    shown |= {
+        title: value for title, value in (("sent a step (GB)", sent), ("step (ms)", step)) if any(map(value, rows))
+    }
+    figure = Figure(figsize=(3.6 * len(shown), 3.0), layout="constrained")
+    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    counts = sorted({row.ranks for row in rows})
+    for axes, (title, value) in zip(panels, shown.items(), strict=True):
+        for strategy, mark in zip(STRATEGIES, "os^", strict=True):
+            found = [
+                (row.ranks, *ends) for row in rows if row.strategy == strategy and (ends := value(row)) is not None
+            ]
+            ranks, least, most = zip(*sorted(found), strict=True) if found else ((), (), ())
+            down = [high - low for low, high in zip(least, most, strict=True)]
+            bars = {"yerr": [down, [0.0] * len(down)], "capsize": 3} if any(down) else {}
+            axes.errorbar(ranks, most, marker=mark, markerfacecolor="none", label=strategy, **bars)
+        axes.set(xlabel="ranks", xscale="log", yscale="log", title=title)
+        axes.set_xticks(counts, counts, minor=False)
+        axes.xaxis.minorticks_off()
     if memory is not None:
         panels[0].axhline(memory / 1e9, color="grey", linestyle="--", label="the device's memory")
-    panels[0].legend()
-    for axes, label in zip(panels, ("memory a rank (GB)", "sent a step by a rank (GB)", "step (ms)"), strict=False):
-        axes.set(xlabel="ranks", xscale="log", title=label)
-        axes.set_xticks(sorted({row.ranks for row in rows}), sorted({row.ranks for row in rows}), minor=False)
-        axes.minorticks_off()
-        axes.set_ylim(bottom=0)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(STRATEGIES) + 1)
     if best is not None:
         figure.suptitle(plain(f"{best.stage}: {best.strategy} on {best.ranks} ranks is recommended"))
     path.write_bytes(render(figure, "svg" if path.suffix == ".svg" else "png"))
 
 
-def _bytes(count: float) -> str:
+def in_bytes(count: float) -> str:
     return "0" if count == 0 else f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"
+
+
+def _seconds(count: float) -> str:
+    return f"{count:.3g} s" if count >= 1 else f"{1e3 * count:.3g} ms"
+
+
+def _millions(count: float) -> str:
+    return f"{count / 1e9:.3g}B" if count >= 1e9 else f"{count / 1e6:.3g}M"

@@ -108,12 +108,15 @@ def _job(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> Job:
         if wanted.rented is None:
             raise UserError("--on sky needs --cloud, --gpu and --storage; see `ups launch --help`")
         sky.check(job, wanted.rented)
-        _check_portable(config)
+        _check_portable(config, wanted.secrets)
     return job
 
 
-def _check_portable(config: RunConfig) -> None:
+def _check_portable(config: RunConfig, secrets: Sequence[str]) -> None:
     """Refuse what a rented machine would not find."""
+    online = "wandb" in config.runtime.tracking and config.runtime.wandb.mode == "online"
+    if online and "WANDB_API_KEY" not in secrets:
+        raise UserError("W&B asks for a token there: give --secret WANDB_API_KEY, or runtime.wandb.mode=offline")
     if config.plugins:
         raise UserError("plugins lie on this machine; put them into a package that --install names, or run elsewhere")
     for name, task in config.tasks.items():

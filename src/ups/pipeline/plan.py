@@ -30,8 +30,9 @@ from ups.store.place import ROOM
 from ups.track.environment import cpu_model, software
 from ups.track.progress import Progress
 from ups.training.fit import Plan, seconds_of_a_step
+from ups.training.trainer import sampler_of
 
-SIZES = ((1.0, 1.0), (1.0, 0.25), (0.5, 1.0), (2.0, 1.0), (2.0, 0.25))
+SIZES = ((1.0, 1.0), (1.0, 0.25), (1.0, 0.0625), (0.5, 1.0), (2.0, 1.0), (2.0, 0.25))
 """(width, batch) of the steps that rates are fitted to, in those of the configuration."""
 WIDEST = 64
 """Times the configured width, at most, is looked for when asked what fits."""
@@ -92,10 +93,9 @@ def plan(
             room = _room(config, known, rates, store)
             for count in counts:
                 for strategy in STRATEGIES if count > 1 else STRATEGIES[:1]:
-                    phases = list(_phases(config, training, outlines, strategy, count, gpus))
-                    largest = None
-                    if count == ranks:
-                        largest = _largest(config, training, outlines, strategy, count, gpus, room, phases[-1].cost)
+                    layout = _Layout(config, outlines, strategy, count, gpus)
+                    phases = list(_phases(layout, training))
+                    largest = _largest(layout, training, room, phases[-1].cost) if count == ranks else None
                     asked = training.asked or training.training
                     rows.append(
                         estimate(
@@ -138,7 +138,7 @@ def measure(name: str, overrides: Sequence[str], runs: Path, gpus: int) -> tuple
             for kind, training in plans.items():
                 found: list[tuple[Cost, float, float]] = []
                 for size in SIZES:
-                    one = sized(training, *size, len(outlines))
+                    one = sized(config, training, outlines, *size)
                     if one is not None:
                         where = Path(scratch) / f"{len(steps)}-{len(found)}"
                         found.append(measured_step(config, one, outlines, runtime, where))
@@ -169,54 +169,51 @@ def device_name(runtime: RuntimeConfig) -> str:
     return f"{cpu_model() or 'CPU'}, {threads} thread{'s' * (threads > 1)}"
 
 
-def _phases(
-    config: RunConfig,
-    plan: Plan,
-    outlines: Mapping[str, Outline],
-    strategy: str,
-    ranks: int,
-    node: int,
-) -> Iterator[Phase]:
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Ranks that do not exist, on which steps are counted."""
+
+    config: RunConfig
+    outlines: Mapping[str, Outline]
+    strategy: str
+    ranks: int
+    node: int
+
+    def cost(self, plan: Plan, step: int | None = None) -> Cost:
+        runtime = self.config.runtime.model_copy(update={"strategy": self.strategy})
+        tasks, lengths = stand_ins(self.config, plan, self.outlines)
+        return step_cost(plan, tasks, lengths, runtime, self.ranks, self.node, step)
+
+
+def _phases(layout: _Layout, plan: Plan) -> Iterator[Phase]:
     """Of each length of rollout."""
-    runtime = config.runtime.model_copy(update={"strategy": strategy})
-    tasks, lengths = stand_ins(config, plan, outlines)
     training = plan.training
     ends = [start for start, _ in training.rollout[1:]] + [1.0]
     for (start, _), end in zip(training.rollout, ends, strict=True):
         if end > start:
-            step = min(training.steps, int(start * training.steps) + 1)
-            yield Phase(end - start, step_cost(plan, tasks, lengths, runtime, ranks, node, step))
+            yield Phase(end - start, layout.cost(plan, min(training.steps, int(start * training.steps) + 1)))
 
 
-def _largest(
-    config: RunConfig,
-    plan: Plan,
-    outlines: Mapping[str, Outline],
-    strategy: str,
-    ranks: int,
-    node: int,
-    room: Room,
-    one: Cost,
-) -> Largest | None:
-    """The widest model, in whole multiples of the configured width, whose step fits; memory is a parabola of it."""
+def _largest(layout: _Layout, plan: Plan, room: Room, one: Cost) -> Largest | None:
+    """The widest model, in whole multiples of the configured width, whose step fits: memory and parameters are
+    parabolas of the width, through three that are counted.
+    """
     width = getattr(plan.settings, "width", None)
     if room.memory is None or width is None or not room.fits(one.peak):
         return None
-    runtime = config.runtime.model_copy(update={"strategy": strategy})
-    tasks, lengths = stand_ins(config, plan, outlines)
+    two, three = (
+        layout.cost(replace(plan, settings=plan.settings.model_copy(update={"width": times * width})))
+        for times in (2, 3)
+    )
 
-    def cost(times: int) -> Cost:
-        wider = replace(plan, settings=plan.settings.model_copy(update={"width": times * width}))
-        return step_cost(wider, tasks, lengths, runtime, ranks, node)
+    def through(values: tuple[float, float, float], at: int) -> float:
+        first, second, third = values
+        bend = (third - 2 * second + first) / 2
+        return first + (second - first - bend) * (at - 1) + bend * (at - 1) ** 2
 
-    found = {1: one, 2: cost(2), 3: cost(3)}
-    bend = (found[3].peak - 2 * found[2].peak + one.peak) / 2
-    slope = found[2].peak - one.peak - 3 * bend
-    start = one.peak - slope - bend
-    times = max(n for n in range(1, WIDEST + 1) if n == 1 or room.fits(start + slope * n + bend * n**2))
-    while times > 1 and not room.fits(found.setdefault(times, cost(times)).peak):
-        times -= 1
-    return Largest(times * width, found[times].parameters)
+    peaks, counts = (one.peak, two.peak, three.peak), (one.parameters, two.parameters, three.parameters)
+    times = max(n for n in range(1, WIDEST + 1) if n == 1 or room.fits(through(peaks, n)))
+    return Largest(times * width, through(counts, times), times == WIDEST)
 
 
 def _room(config: RunConfig, known: DeviceRates | None, rates: StepRates | None, store: float) -> Room:
@@ -293,18 +290,17 @@ def _assumptions(
         )
 
 
-def sized(plan: Plan, wide: float, many: float, tasks: int) -> Plan | None:
+def sized(config: RunConfig, plan: Plan, outlines: Mapping[str, Outline], wide: float, many: float) -> Plan | None:
     """The plan with so many times its width and its batch; None where there is no such width."""
-    width, batch, training = getattr(plan.settings, "width", None), plan.training.batch_size, plan.training
-    settings = plan.settings
+    settings, width = plan.settings, getattr(plan.settings, "width", None)
     if wide != 1:
         if width is None or wide * width % 8:
             return None
         settings = settings.model_copy(update={"width": int(wide * width)})
-    points = {"points": max(1, int(many * training.sampling.points))}
-    size = None if batch is None else max(tasks, int(many * batch))
-    changes = {"batch_size": size, "sampling": training.sampling.model_copy(update=points)}
-    return replace(plan, settings=settings, training=training.model_copy(update=changes))
+    tasks, lengths = stand_ins(config, plan, outlines)
+    batch = sampler_of(tasks, lengths, plan.shares, plan.training, plan.seed).batch_size
+    training = plan.training.model_copy(update={"batch_size": max(len(tasks), int(many * batch))})
+    return replace(plan, settings=settings, training=training)
 
 
 def measured_step(

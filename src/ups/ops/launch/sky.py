@@ -139,7 +139,13 @@ def _told(words: list[str]) -> Any:
         if "No in-progress managed jobs" in str(error):
             return []
         raise
-    return json.loads(said[min(said.find(mark) for mark in "{[" if mark in said) :])
+    lines = said.splitlines()
+    begins = next((number for number, line in enumerate(lines) if line[:1] in ("{", "[")), None)
+    if begins is None:
+        raise UserError(
+            f"SkyPilot does not answer as it should: {lines[-1] if lines else 'nothing'}; is it 0.10 or later?"
+        )
+    return json.loads("\n".join(lines[begins:]))
 
 
 def logs(record: Record) -> str:

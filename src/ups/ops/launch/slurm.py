@@ -14,7 +14,7 @@ from ups.ops.launch.job import Job, Record, asked, tool
 PORT = 29500
 LEAVE = 120
 """Seconds before the end of its time in which a job is told to save and leave."""
-_PASSED = ("PATH", "HOME", "USER", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH")
+_PASSED = ("PATH", "HOME", "USER", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH", "UPS_GRACE")
 _FAMILIES = ("OMP_", "NCCL_", "TORCH_")
 
 _RUN = """
