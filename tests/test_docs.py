@@ -161,9 +161,9 @@ def test_python_is_python_that_names_what_there_is(block: Block) -> None:
 
 
 def executed(page: str, words: dict[str, Any]) -> None:
-    """All Python of a page, in order, but what needs a GPU or an optional package."""
+    """All Python of a page, in order, but what needs a GPU, a network or an optional package."""
     for block in of("python"):
-        if block.page.name == page and not any(word in block.text for word in ('device="cuda"', "onnxruntime")):
+        if block.page.name == page and not any(w in block.text for w in ('device="cuda"', "onnxruntime", "hf://")):
             exec(compile(block.text, str(block), "exec"), words)
 
 

@@ -27,6 +27,7 @@ FLOW = [
     "ops",
     "web",
     "pipeline",
+    "lightning",
     "cli",
 ]
 # Usable by every room, and by one another; of the flow they know only its words, `fields`.

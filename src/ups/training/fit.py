@@ -33,6 +33,7 @@ from ups.training.optimisers import learning_rate
 from ups.training.profile import StepProfile
 from ups.training.restore import CHECKPOINTS, checksum_of, restored
 from ups.training.settings import TrainingConfig
+from ups.training.stage import Stage
 from ups.training.trainer import Trainer
 from ups.training.warm_start import warm_start
 
@@ -70,8 +71,8 @@ class Plan:
     def _parents(self) -> dict[str, Path]:
         return {name: (self.parents or self.directory.parent) / name for name in self.on}
 
-    def trainer(self, runtime: Runtime) -> Trainer:
-        runtime.heartbeat.mark("model")
+    def build(self, runtime: Runtime) -> tuple[Stage, Mapping[str, TaskData], dict[str, Any]]:
+        """The untrained stage, what it reads, and what its checkpoints say of it."""
         kind, folders = STAGES[self.kind], self._parents()
         parents = {name: restored(folder) for name, folder in folders.items()}
         checksums = {name: checksum_of(folder) for name, folder in folders.items()}
@@ -80,13 +81,17 @@ class Plan:
         stage = kind.build(
             StageContext(self.name, self.settings, tasks, self.training, runtime.config, self.seed, parents, checksums)
         )
+        return stage, data, description(self.name, self.kind, self.settings.model_dump(mode="json"), tasks, self.seed)
+
+    def trainer(self, runtime: Runtime) -> Trainer:
+        runtime.heartbeat.mark("model")
+        stage, data, described = self.build(runtime)
         events = open_tracker(self.directory, runtime.config.tracking, runtime.rank, runtime.ranks.attempt)
         if self.start is not None and not checkpoint.steps(self.directory / CHECKPOINTS):
             note = warm_start(stage.trainable(), self.start, self.like)
             events.write("warm_start", **vars(note))
             if runtime.rank == 0:
                 print(note)
-        described = description(self.name, self.kind, self.settings.model_dump(mode="json"), tasks, self.seed)
         return Trainer(runtime, stage, data, self.training, self.seed, self.directory, described, events)
 
     def trained_with(self) -> dict[str, Any]:

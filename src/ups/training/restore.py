@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from ups.training.stages.operator import OperatorStage, OperatorStageSettings
 
 CHECKPOINTS = "checkpoints"
 ORDER = "order.json"
+LIGHTNING = "ups"
+"""Under which a checkpoint of Lightning holds what is ours."""
 
 
 def best_checkpoint(folder: Path) -> Path:
@@ -48,14 +51,44 @@ def checksum_of(folder: Path) -> str:
 
 def averaged_weights(folder: Path) -> tuple[dict[str, Tensor], checkpoint.Manifest]:
     """Those that validation chose, averaged where there are averages, and what their checkpoint says of itself."""
+    if folder.suffix == ".ckpt":
+        return _of_lightning(folder)
     tensors, manifest = checkpoint.load(best_checkpoint(folder), ("model.", "ema."))
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
     weights |= {name.removeprefix("ema."): t for name, t in tensors.items() if name.startswith("ema.")}
     return weights, manifest
 
 
+def _of_lightning(path: Path) -> tuple[dict[str, Tensor], checkpoint.Manifest]:
+    """The same of a checkpoint that Lightning's `Trainer` wrote of a `UPSModule`."""
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        ours = saved[LIGHTNING]
+        weights = {name.removeprefix("model."): tensor for name, tensor in saved["state_dict"].items()}
+        return weights | ours["averages"], checkpoint.Manifest(ours["step"], json.loads(ours["content"]), path)
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        UnpicklingError,
+    ) as error:
+        raise UserError(
+            f"{path} is no checkpoint of a UPSModule in one file ({type(error).__name__}: {str(error)[:200]}); name "
+            "another one"
+        ) from error
+
+
 def restored(folder: Path, runtime: RuntimeConfig | None = None) -> Stage:
     """The stage of a folder (`RUN/stages/NAME`, or an export), with the weights that validation chose."""
+    return _restored(folder, runtime)[0]
+
+
+def _restored(folder: Path, runtime: RuntimeConfig | None = None) -> tuple[Stage, Mapping[str, Any]]:
+    """And what its checkpoint says of it."""
     weights, manifest = averaged_weights(folder)
     try:
         stage = _built(manifest.content, folder, runtime or RuntimeConfig())
@@ -74,7 +107,7 @@ def restored(folder: Path, runtime: RuntimeConfig | None = None) -> Stage:
         )
     module.load_state_dict(weights)
     module.eval().requires_grad_(False)
-    return stage
+    return stage, manifest.content
 
 
 def _built(content: Mapping[str, Any], folder: Path, runtime: RuntimeConfig) -> Stage:
@@ -99,13 +132,13 @@ def _built(content: Mapping[str, Any], folder: Path, runtime: RuntimeConfig) -> 
 def load_model(run: str | Path) -> tuple[Propagator, ModelSpec]:
     """The model of a run whose last stage is an operator, of such a stage's folder or of an export."""
     folder = stage_folder(Path(run))
-    stage = restored(folder)
+    stage, content = _restored(folder)
     if not isinstance(stage, OperatorStage):
         kinds = {file.parent: json.loads(file.read_text())["kind"] for file in folder.parent.glob("*/stage.json")}
         others = [str(other) for other, kind in kinds.items() if kind == "operator"]
         remedy = f"name one: {', '.join(sorted(others))}" if others else "train one"
         raise UserError(f"{folder} holds a {kinds.get(folder, 'stage')}, and this takes an operator; {remedy}")
-    settings = dict(checkpoint.load(best_checkpoint(folder), ("no tensor",))[1].content["stage"]["settings"])
+    settings = dict(content["stage"]["settings"])
     own = {name: value for name, value in settings.items() if name not in OperatorStageSettings.model_fields}
     return stage.model, ModelSpec(settings["architecture"], own, stage.tasks)
 
