@@ -10,6 +10,7 @@ import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
 from browser import chromium, opened
+from pace import pace
 from PIL import Image, ImageSequence
 from playwright.sync_api import Browser, Page
 from serving import Served
@@ -213,33 +214,16 @@ def test_the_page_is_accessible_and_fits(browser, url, viewport, scheme, task):
 
 @pytest.mark.slow
 def test_the_first_frame_comes_within_a_second_and_then_twenty_each_second(browser, trained):
-    """Of a model as large as the quickstart's, beside the solver; the best of five stretches, for other work comes and
-    goes.
-    """
+    """Of a model as large as the quickstart's, beside the solver."""
     tasks = tuple(trained.tasks.values())
     full = OperatorPredictor(ModelSpec("spectral", {}, tasks).build().requires_grad_(False), tasks)
     served = Served(Simulator(full, trained.run), ServerSettings(port=0))
     try:
         with opened(browser, served.url, viewport=DESKTOP) as page:
             ready(page, "burgers")
-            page.evaluate("UPS.page.rate = 60")
-            first, rate = page.evaluate(
-                """async () => {
-                  const { player } = UPS.page, begun = performance.now();
-                  const until = async (count) => {
-                    while (player.frames.length < count) await new Promise(requestAnimationFrame);
-                    return performance.now();
-                  };
-                  UPS.page.play();
-                  const first = await until(2), ends = [first];
-                  for (let i = 1; i <= 5; i++) ends.push(await until(2 + 20 * i));
-                  UPS.page.pause();
-                  return [(first - begun) / 1000, Math.max(...ends.slice(1).map((end, i) => 20000 / (end - ends[i])))];
-                }"""
-            )
+            first, rate = pace(page)
     finally:
         served.stop()
-    print(f"first frame after {first:.3f} s, then {rate:.1f} frames a second")
     assert first < 1 and rate > 20
 
 

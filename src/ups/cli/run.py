@@ -145,7 +145,8 @@ def export(
     run: Run,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder or file to make.")],
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FORM", help="safetensors, torch, onnx or aoti; else as OUT ends.")
+        str | None,
+        typer.Option("--to", metavar="FORM", help="safetensors, torch, onnx, aoti or html; else as OUT ends."),
     ] = None,
     task: Annotated[
         str | None, typer.Option("--task", metavar="NAME", help="Of a program: the task, if the run has several.")
@@ -158,6 +159,7 @@ def export(
     --to torch        a program for torch: torch.export.load(OUT).module() (OUT ends in .pt2)
     --to onnx         a program for ONNX Runtime and others (.onnx)
     --to aoti         a program compiled for this machine's kind of processor by AOTInductor (.pt2)
+    --to html         a page to play with the model in a browser, without a server or a network (.html)
 
     A program is one step on the task's own grid, in physical units and for any batch size.
 
@@ -166,6 +168,7 @@ def export(
       ups export runs/quickstart quickstart-model
       ups export runs/quickstart advection.pt2 --task advection
       ups export runs/quickstart burgers.onnx --task burgers
+      ups export runs/quickstart quickstart.html
     """
     from ups.pipeline.export import export as hand_over
 

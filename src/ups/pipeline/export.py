@@ -16,6 +16,7 @@ from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.report.card import model_card
 from ups.training.restore import load_model, stage_folder
+from ups.web.standalone import write_page
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ TARGETS = {
     "torch": Target(_program(write_torch), ".pt2"),
     "onnx": Target(_program(write_onnx), ".onnx"),
     "aoti": Target(_program(write_aoti), ".pt2"),
+    "html": Target(write_page, ".html"),
 }
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from starlette.applications import Starlette
@@ -18,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ups.errors import UserError
 from ups.simulator import Simulator
-from ups.web import openapi
+from ups.web import openapi, playing
 from ups.web.counters import Counters
 from ups.web.guard import Guard, refusal
 from ups.web.queue import Full, Queue
@@ -61,15 +59,8 @@ def application(sim: Simulator, settings: ServerSettings) -> Starlette:
         Route("/docs", docs),
         Route("/v1/tasks", tasks),
         Route("/v1/rollout", Rollouts(sim, queue, settings, counters), methods=["POST"]),
+        *playing.routes(sim, queue),
     ]
-    if find_spec("ups.web.play") is not None:
-        routes += import_module("ups.web.play").routes(sim, queue)
-    else:
-
-        async def front(request: Request) -> Response:
-            return HTMLResponse("<!doctype html><title>UPS</title><p>This server has no page yet.</p>")
-
-        routes.append(Route("/", front))
     paths = {route.path for route in routes if isinstance(route, Route) and "{" not in route.path}
     return Starlette(
         routes=routes,

@@ -1,24 +1,16 @@
-"""The playground's side of the server: what can be played, starts, frames as they are computed, and files of them.
-
-`Playground` answers in plain words and arrays; `routes` puts it on a server. A frame is one turn of the server's queue,
-so rollouts of several people, and other requests, go on side by side; who leaves has stopped computing. Nothing of a
-player is kept between requests: a play begins with the field that the page sends.
-"""
+"""The playground without server or page: what can be played, starts, and frames as they are computed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, ValidationError
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from pydantic import Field
 from torch import Tensor
 
 from ups.config.settings import Strict
@@ -33,11 +25,9 @@ from ups.rollout.places import grid_like
 from ups.rollout.trust import Departures, untrained
 from ups.simulator import Simulator
 from ups.web import starts
-from ups.web.files import FORMATS, Recording, written
-from ups.web.page import page
-from ups.web.queue import Queue
+from ups.web.files import FORMATS
 from ups.web.reference import references
-from ups.web.wire import packed, unpacked
+from ups.web.wire import packed
 
 MASK = "mask"
 MOST_STEPS = 10_000
@@ -270,54 +260,3 @@ def _numbers(
 
 def channels_first(field: Float[Tensor, "*space C"]) -> Float[np.ndarray, "C *space"]:
     return field.movedim(-1, 0).numpy()
-
-
-def routes(sim: Simulator, queue: Queue) -> list[Route]:
-    playground, text = Playground(sim), page(["remote.js"], {})
-
-    async def front(request: Request) -> Response:
-        return HTMLResponse(text)
-
-    async def describe(request: Request) -> Response:
-        return JSONResponse(playground.describe())
-
-    async def begin(request: Request) -> Response:
-        told, _ = unpacked(await request.body())
-        asked = _checked(Begin, told)
-        fields, static = await queue.turn(lambda: playground.start(asked))
-        arrays = {"fields": channels_first(fields)} | {name: field.numpy() for name, field in static.items()}
-        return Response(packed({}, arrays), media_type="application/octet-stream")
-
-    async def play(request: Request) -> Response:
-        told, arrays = unpacked(await request.body())
-        asked = _checked(Play, told)
-        frames = await queue.turn(lambda: playground.play(asked, arrays))
-
-        async def messages() -> AsyncIterator[bytes]:
-            while (frame := await queue.turn(lambda: next(frames, None))) is not None:
-                yield frame.packed()
-
-        return StreamingResponse(messages(), media_type="application/octet-stream")
-
-    async def download(request: Request) -> Response:
-        told, arrays = unpacked(await request.body())
-        recording = Recording.of(told, arrays, playground.tasks)
-        content = await queue.turn(lambda: written(recording, request.path_params["layout"]))
-        return Response(content, media_type="application/octet-stream")
-
-    return [
-        Route("/", front),
-        Route("/play/describe", describe),
-        Route("/play/start", begin, methods=["POST"]),
-        Route("/play/frames", play, methods=["POST"]),
-        Route("/play/file/{layout}", download, methods=["POST"]),
-    ]
-
-
-def _checked(kind: Any, told: Mapping[str, Any]) -> Any:
-    try:
-        return kind.model_validate(told)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the request"
-        raise UserError(f"{where}: {first['msg']}; reload the page") from None

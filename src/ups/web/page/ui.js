@@ -99,7 +99,10 @@ globalThis.UPS ??= {};
       let due = performance.now(), last = due;
       while (this.playing) {
         const on = await this.attempt(() => (this.held ? "held" : this.player.advance()));
-        if (!this.playing) break;
+        if (!this.playing) { // the frame that was on its way
+          if (on) this.rest("Paused");
+          break;
+        }
         if (!on) {
           if (this.player.session || this.player.frames.length - 1 - this.player.from >= this.player.steps) this.pause("The end");
           continue;
@@ -117,6 +120,10 @@ globalThis.UPS ??= {};
       if (!this.playing) return;
       this.playing = false;
       this.signs();
+      this.rest(why);
+    }
+
+    rest(why) {
       const { time, numbers } = this.player.frame;
       this.say(`${why} at t = ${UPS.say(time)}${numbers?.error == null ? "" : `, error ${UPS.say(100 * numbers.error, 2)} %`}`);
       this.draw();
@@ -277,7 +284,7 @@ globalThis.UPS ??= {};
     const compare = [
       info.solver
         ? UPS.tick("Solve the equation beside it", player.solver, (on) => { player.solver = on; page.changed(); page.build(); page.draw(); })
-        : h("p", { class: "soft" }, "There is no solver for this task to compare with."),
+        : h("p", { class: "soft" }, player.told.model.alone ? "This file holds the model alone; `ups serve` sets the solver beside it." : "There is no solver for this task to compare with."),
       info.members > 1 ? UPS.slider("Members", { low: 1, high: info.members, step: 1, value: player.members }, (v) => { player.members = v; page.changed(); }) : null,
     ];
     const maps = UPS.select("Colours", UPS.maps.map((name) => [name, name]), page.map, (name) => { page.map = name; page.draw(); });
