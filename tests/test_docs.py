@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import shutil
@@ -19,6 +20,7 @@ import torch
 import typer
 import yaml
 from documents import PAGES, ROOT, Block, anchors, blocks, commands, links
+from PIL import Image
 from serving import Served
 from typer.testing import CliRunner
 
@@ -35,6 +37,10 @@ PACKAGED = {path.stem for path in (ROOT / "src" / "ups" / "config").glob("*.yaml
 OVERRIDE = re.compile(r"[a-z][\w.]*=\S+")
 LONG = ("fit.md", "tutorial.md", "finetune.md", "generative.md")
 """Pages whose Python trains something."""
+
+
+NEEDED = ('device="cuda"', "onnxruntime", "hf://")
+"""What a page's Python is left out for."""
 
 
 def of(*kinds: str) -> list[Block]:
@@ -133,7 +139,7 @@ def reader(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     x = (torch.arange(128) + 0.5) / 128
     u0 = torch.sin(2 * torch.pi * x)[:, None]
     nu = np.linspace(0.005, 0.05, 12)
-    t = np.arange(11)[:, None] * 0.05
+    t = np.arange(21)[:, None] * 0.05
     u = np.stack([np.exp(-n * 40 * t) * np.sin(2 * np.pi * (x[None, ::4].numpy() - 0.3 * t)) for n in nu])
     return {
         "ups": ups,
@@ -155,21 +161,55 @@ def reader(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("block", of("python"), ids=str)
 def test_python_is_python_that_names_what_there_is(block: Block) -> None:
+    """Names of `ups`, and the arguments of its functions and of rollouts."""
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ups":
             assert node.attr in ups.__all__
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of_ups = isinstance(node.func.value, ast.Name) and node.func.value.id == "ups"
+            called = getattr(ups, node.func.attr) if of_ups else {"rollout": ups.Simulator.rollout}.get(node.func.attr)
+            given = [*node.args] if of_ups else [None, *node.args]
+            if called is not None:
+                inspect.signature(called).bind_partial(*given, **{word.arg: None for word in node.keywords if word.arg})
 
 
-def executed(page: str, words: dict[str, Any]) -> None:
+def executed(page: str, words: dict[str, Any], without: tuple[str, ...] = ()) -> None:
     """All Python of a page, in order, but what needs a GPU, a network or an optional package."""
     for block in of("python"):
-        if block.page.name == page and not any(w in block.text for w in ('device="cuda"', "onnxruntime", "hf://")):
+        if block.page.name == page and not any(word in block.text for word in (*NEEDED, *without)):
             exec(compile(block.text, str(block), "exec"), words)
 
 
 def test_the_readme_s_example_runs(reader: dict[str, Any]) -> None:
-    executed("README.md", reader)
+    executed("README.md", reader, without=("ups.fit(",))
     assert reader["result"].values.shape == (2, 3, 3, 1) and reader["beta"].grad is not None
+
+
+def test_the_notebook_runs(reader: dict[str, Any]) -> None:
+    shown = 0
+    for cell in json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]:
+        assert not cell.get("outputs")  # they are made anew, not kept
+        if cell["cell_type"] == "code":
+            *statements, last = ast.parse("".join(cell["source"])).body
+            if not isinstance(last, ast.Expr):
+                statements, last = [*statements, last], None
+            exec(compile(ast.Module(statements, []), "tour.ipynb", "exec"), reader)
+            result = None if last is None else eval(compile(ast.Expression(last.value), "tour.ipynb", "eval"), reader)
+            if result is not None:
+                shown += "<" in result._repr_html_()
+    assert shown == 5 and reader["loss"] < 1 and any("nu" in each for each in reader["batch"].warnings)
+
+
+@pytest.mark.slow
+def test_the_readme_s_picture_is_made_by_its_command(reader: dict[str, Any]) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "film.py", "runs/quickstart", "made.gif"], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    kept = ROOT / "docs" / "pictures" / "quickstart.gif"
+    with Image.open("made.gif") as made, Image.open(kept) as shown:
+        assert made.size == shown.size and shown.n_frames == 41
+    assert kept.stat().st_size <= 300_000 and "docs/pictures/quickstart.gif" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.usefixtures("plugins_are_forgotten")
@@ -217,10 +257,11 @@ def test_the_page_on_serving_runs(reader: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["tutorial.md", "fit.md"])
+@pytest.mark.parametrize("page", ["README.md", "tutorial.md", "fit.md"])
 def test_the_pages_that_train_run(reader: dict[str, Any], page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In ten seconds instead of two minutes."""
     monkeypatch.setattr(ups, "fit", lambda *given, **words: fit(*given, **(words | {"budget": "10 s"})), raising=False)
+    np.save("my_simulations.npy", reader["u"])
     executed(page, reader)
     assert reader["sim"].run.is_dir()
 

@@ -48,6 +48,7 @@ def listening(settings: ServerSettings) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((settings.host, settings.port))
+        bound.listen()  # from here on who connects waits, and is not refused
     except (OSError, OverflowError) as error:
         bound.close()
         raise UserError(
