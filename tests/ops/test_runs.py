@@ -177,6 +177,19 @@ def test_what_is_configured_otherwise_is_said_and_drawn(runs: Path, tmp_path: Pa
     assert "<svg" in (tmp_path / "both.svg").read_text()
 
 
+def test_a_comparison_is_a_page_that_leads_to_the_reports(runs: Path, tmp_path: Path) -> None:
+    for name in ("toy_steps1", "toy_steps200", "other"):
+        shutil.copytree(runs / name, tmp_path / name, ignore=shutil.ignore_patterns("store", "data"))
+    (tmp_path / "other" / "report.html").write_text("a report")
+    three = [str(tmp_path / name) for name in ("toy_steps1", "toy_steps200", "other")]
+    done = CliRunner().invoke(app, ["compare", *three, "--plot", str(tmp_path / "all.html")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "all.html").read_text()
+    assert "toy_steps200: better than toy_steps1 in" in page and "<td>—</td>" in page
+    assert ">training.steps</th><td>1</td><td>200</td><td>20</td>" in page
+    assert page.count('href="other/report.html"') == 1 and "http" not in page.replace("http://www.w3.org", "")
+
+
 @pytest.mark.parametrize(("runs_of", "sentence"), [(["other"], "two runs"), (["other", "gone"], "gone has no config")])
 def test_a_comparison_that_cannot_be_is_refused(runs: Path, runs_of: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):

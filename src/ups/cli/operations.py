@@ -120,7 +120,10 @@ def watch(
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs; the first is the reference.")],
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw errors and intervals: .png or .svg.")
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="Also draw errors and intervals (.png, .svg), or all of it (.html)."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -128,14 +131,18 @@ def compare(
 
     \b
     Example:
-      ups compare runs/quickstart runs/wide --plot both.png
+      ups compare runs/quickstart runs/wide --plot both.html
     """
     from rich.console import Console
 
     from ups.ops import compare as comparison
 
     rows, changed = comparison.compare(runs), comparison.differences(runs)
-    if plot is not None:
+    if plot is not None and plot.suffix == ".html":
+        from ups.ops.compare_page import write_page
+
+        write_page(runs, rows, changed, plot)
+    elif plot is not None:
         comparison.draw(rows, plot)
     if as_json:
         print(json.dumps(comparison.as_plain(rows, changed), indent=1))

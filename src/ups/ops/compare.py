@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.table import Table
@@ -22,6 +22,9 @@ from ups.distributed.launch.run_directory import leaves
 from ups.errors import UserError
 from ups.evaluation.labels import PERSISTENCE
 from ups.metrics.bootstrap import bootstrap_interval, central, draws, resampled_means
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _OWN = {"name"}
 """Keys in which runs always differ."""
@@ -122,19 +125,29 @@ def as_plain(rows: Sequence[Row], changed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """The errors with their intervals, a panel a test set."""
+    from ups.report.drawing import render
+
+    path.write_bytes(render(figure(rows), "svg" if path.suffix == ".svg" else "png"))
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """The errors with their intervals, a panel a test set, four beside one another."""
     from matplotlib.figure import Figure
 
-    from ups.report.drawing import plain, render
+    from ups.report.drawing import plain
 
     panels = list(dict.fromkeys((row.task, row.kind) for row in rows))
     runs = list(dict.fromkeys(row.run for row in rows))
-    figure = Figure(figsize=(3.2 * len(panels), 0.45 * len(runs) + 1.2), layout="constrained")
+    columns, lines = min(len(panels), 4), math.ceil(len(panels) / 4)
+    found = Figure(figsize=(3.2 * columns, (0.45 * len(runs) + 1.2) * lines), layout="constrained")
     for number, (task, kind) in enumerate(panels, 1):
-        axes = figure.add_subplot(1, len(panels), number)
+        axes = found.add_subplot(lines, columns, number)
         for row in (row for row in rows if (row.task, row.kind) == (task, kind)):
             ends = [[row.error - row.low], [row.high - row.error]]
             axes.errorbar([row.error], [runs.index(row.run)], xerr=ends, fmt="o", capsize=3)
-        axes.set_yticks(range(len(runs)), [plain(Path(run).name) for run in runs] if number == 1 else [""] * len(runs))
+        axes.set_yticks(
+            range(len(runs)),
+            [plain(Path(run).name) for run in runs] if number % 4 == 1 or columns == 1 else [""] * len(runs),
+        )
         axes.set(title=plain(f"{task}, {kind.replace('_', ' ')}"), xlabel="nRMSE", ylim=(len(runs) - 0.5, -0.5))
-    path.write_bytes(render(figure, "svg" if path.suffix == ".svg" else "png"))
+    return found

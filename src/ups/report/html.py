@@ -11,6 +11,7 @@ from ups.durable import write
 from ups.evaluation.labels import PERSISTENCE
 from ups.report.animation import colour_tables
 from ups.report.contents import Report, SummaryRow
+from ups.report.gallery import gallery
 from ups.report.legend import Legend
 from ups.report.plots import learning_figure, training_figure
 from ups.report.sections import column_head, embedded_json, figure_html, slug, task_section
@@ -42,26 +43,16 @@ def write_report(report: Report, path: Path) -> None:
 
 def page(report: Report) -> str:
     """The whole document as text."""
-    here = files("ups.report")
     budget = PLAYER_BYTES // max(1, len(report.tasks))
     links = [("summary", "Summary"), *((slug(task.name), task.title) for task in report.tasks)]
     links += [("learning", "Error against data")] if report.learning else []
     links += [("training", "Training")] if report.curves else []
     links += [("reproduce", "Reproduce")]
     items = "".join(f'<li><a href="#{key}">{escape(text)}</a></li>' for key, text in links)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(report.name)} · UPS report</title>
-<link rel="icon" href="data:,">
-<style>{here.joinpath("report.css").read_text(encoding="utf-8")}</style>
-</head>
-<body>
-{_header(report)}
+    body = f"""{_header(report)}
 <nav aria-label="Sections"><ul>{items}</ul></nav>
 <main>
+{gallery(report.tasks, report.summary)}
 {_summary(report)}
 {"".join(task_section(task, budget) for task in report.tasks)}
 {_learning(report)}
@@ -70,7 +61,23 @@ def page(report: Report) -> str:
 </main>
 <footer>Written by UPS, the Universal Physics Stack. Errors are in physical space, on samples no training saw.</footer>
 {embedded_json("colour-tables", colour_tables())}
-<script>{here.joinpath("report.js").read_text(encoding="utf-8")}</script>
+<script>{files("ups.report").joinpath("report.js").read_text(encoding="utf-8")}</script>"""
+    return document(f"{report.name} · UPS report", body)
+
+
+def document(title: str, body: str) -> str:
+    """A whole page in the report's style, which asks for nothing from elsewhere."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<link rel="icon" href="data:,">
+<style>{files("ups.report").joinpath("report.css").read_text(encoding="utf-8")}</style>
+</head>
+<body>
+{body}
 </body>
 </html>
 """
