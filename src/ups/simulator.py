@@ -33,7 +33,7 @@ from ups.rollout.places import grid_like, query_points
 from ups.rollout.question import Question, answer
 from ups.rollout.result import Rollout as Rollout
 from ups.rollout.schedule import Schedule, exact, regular, uneven
-from ups.rollout.sensors import background, check_frames, read_sensors, seen_channels, sensor_noise
+from ups.rollout.sensors import check_frames, known_states, read_sensors, seen_channels, sensor_noise
 from ups.rollout.trust import untrained
 from ups.training.restore import restored, stage_folder
 
@@ -212,7 +212,7 @@ class Simulator:
             mask=mask,
         )
         check_frames(question)
-        known = background(learned, states, self.run, self.predictor.like)
+        known = known_states(learned, states, self.run, self.predictor.like)
         return assimilate(self.predictor, Problem(question, known, saw, seen, sensor_noise(learned, seen, noise, saw)))
 
     def question(

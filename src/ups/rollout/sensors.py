@@ -14,17 +14,17 @@ from torch import Tensor
 from ups.errors import UserError
 from ups.fields import AXES
 from ups.models.saved import TrainedTask
-from ups.rollout.assimilate import Background
 from ups.rollout.places import query_points
 from ups.rollout.question import Question
 from ups.store.read import ArrayStore
 
 NOISE = 0.05
 """Of sensors, in standard deviations of their channel, where nobody says it."""
-STATES = 1024
-"""Of the training data, at most, that a background is made of."""
-NUMBERS = 2**27
-"""That these may have together."""
+STATES = 2048
+"""Of the training data, at most, that say what a system is like."""
+NUMBERS = 2**20
+"""That these may have together, unless they are few."""
+FEWEST = 128
 
 
 def seen_channels(learned: TrainedTask, channels: Sequence[str] | None) -> tuple[int, ...]:
@@ -98,10 +98,10 @@ def sensor_noise(learned: TrainedTask, seen: Sequence[int], noise: Any, like: Te
     return sizes
 
 
-def background(learned: TrainedTask, states: Any, run: Path | None, like: Tensor) -> Background:
-    """Of the states given, or else of the run's training data."""
+def known_states(learned: TrainedTask, states: Any, run: Path | None, like: Tensor) -> Float[Tensor, "N H *space C"]:
+    """Normalised: those given, or else the run's training data."""
     if states is None:
-        return Background.of(_stored(learned, run).to(like))
+        return _stored(learned, run).to(like)
     spec, space = learned.spec, learned.grid.shape
     given = torch.as_tensor(states).to(like)
     own = (spec.history, *space, len(spec.channels))
@@ -113,21 +113,32 @@ def background(learned: TrainedTask, states: Any, run: Path | None, like: Tensor
         raise UserError(f"states have shape {tuple(torch.as_tensor(states).shape)}; give {wanted}, two at least")
     if not bool(given.isfinite().all()):
         raise UserError("states have NaN or infinite values; leave those out")
-    return Background.of(learned.normaliser.normalise(given))
+    return learned.normaliser.normalise(given)
 
 
 def _stored(learned: TrainedTask, run: Path | None) -> Float[Tensor, "N H *space C"]:
-    """Frames of the training data, normalised, spread evenly over trajectories and times."""
+    """Frames of the training data, spread evenly over trajectories and times; where nothing but the equation says where
+    a place on a periodic axis is, each is shifted along it.
+    """
+    spec = learned.spec
     root = run if run is None or (run / "config.yaml").is_file() else run.parent.parent
-    path = None if root is None else root / "store" / learned.spec.name
+    path = None if root is None else root / "store" / spec.name
     if path is None or not path.is_dir():
         raise UserError(
-            f"there are no training data of task {learned.spec.name!r} beside this model; say what its states are "
-            "like: states=, (N, *space, C)"
+            f"there are no training data of task {spec.name!r} beside this model; say what its states are like: "
+            "states=, (N, *space, C)"
         )
-    stored, history = ArrayStore.open(path)["fields"], learned.spec.history
+    stored, history = ArrayStore.open(path)["fields"], spec.history
     rows, starts = stored.shape[0], stored.shape[1] - history + 1
     size = history * torch.Size(stored.shape[2:]).numel()
-    count = min(rows * starts, STATES, max(2, NUMBERS // size))
+    count = min(rows * starts, STATES, max(FEWEST, NUMBERS // size))
     places = torch.linspace(0, rows * starts - 1, count, dtype=torch.float64).round().long()
-    return stored.gather(places % rows, places // rows, history)
+    states = stored.gather(places % rows, places // rows, history)
+    if spec.static or spec.forcings:
+        return states
+    generator = torch.Generator().manual_seed(0)
+    for axis, periodic in enumerate(spec.boundary.periodic):
+        if periodic:
+            shifts = torch.randint(learned.grid.shape[axis], (count,), generator=generator).tolist()
+            states = torch.stack([state.roll(shift, 1 + axis) for state, shift in zip(states, shifts, strict=True)])
+    return states
