@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -49,6 +50,23 @@ def test_it_draws_and_moves_in_every_dimension(tmp_path, shape):
         film.seek(number)
         frames.append(np.asarray(film.convert("RGB")))
     assert all(not np.array_equal(a, b) for a, b in pairwise(frames))
+
+
+@pytest.mark.parametrize("shape", [(16,), (8, 12)])
+def test_members_are_drawn_as_mean_spread_and_fan_and_move_together(tmp_path, shape):
+    several = replace(rollout(shape, lead=(6, 2)), count=6)
+    torch.testing.assert_close(several.spread, several.values.std(0))
+    first, second = (picture(several.plot(sample=start)._repr_png_()) for start in (0, 1))
+    assert first.std() > 5 and not np.array_equal(first, second)
+    film = several.animate("T", sample=1)
+    assert len(film.figure.axes) == (1 if len(shape) == 1 else 5)  # four members, and the colours
+    with pytest.raises(UserError, match="sample is 2; there are 2"):
+        several.plot(sample=2)
+    at_points = several.values.flatten(3, -2)
+    points = replace(several, values=at_points, where=torch.rand(at_points.shape[3], 1))
+    assert picture(points.plot()._repr_png_()).std() > 5
+    with pytest.raises(UserError, match="no spread; ask for several"):
+        _ = rollout(shape).spread
 
 
 def test_beside_the_truth_it_says_its_error_and_is_exact_beside_itself():

@@ -88,15 +88,19 @@ class Perturbed(_Around):
         return self
 
     def sample(self, state: State, lead: Float[Tensor, " B"] | None, seed: int, members: int) -> State:
-        if state.members is None:
-            state = folded(state, members)
-            normal = draws_of_members(state, seed).normal("start", state.history.shape[1:]).to(state.history)
-            state = replace(state, history=state.history + self.size.to(normal) * normal)
+        state = state if state.members is not None else around(state, self.size, seed, members)
         return self.parent.step(state, lead_of_members(state, lead))
 
     def decode(self, state: State, target: Target | None = None) -> Float[Tensor, "... C"]:
         values = self.parent.decode(replace(state, members=None), target)
         return values if state.members is None else values.unflatten(0, (state.members, -1))
+
+
+def around(state: State, size: Float[Tensor, " C"], seed: int, members: int) -> State:
+    """A start's members: it plus Gaussian noise of this size, in normalised units, independent at every point."""
+    state = folded(state, members)
+    normal = draws_of_members(state, seed).normal("start", state.history.shape[1:]).to(state.history)
+    return replace(state, history=state.history + size.to(normal) * normal)
 
 
 def cheap_ensembles(

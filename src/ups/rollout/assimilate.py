@@ -67,7 +67,7 @@ class Problem:
     channels: tuple[int, ...]
     noise: Float[Tensor, " Q"]
 
-    def misses(self, seen: Float[Tensor, "R T P C"], read: Float[Tensor, "R T P Q"]) -> Float[Tensor, "R any"]:
+    def misses(self, seen: Float[Tensor, "R T P C"], read: Float[Tensor, "#R T P Q"]) -> Float[Tensor, "R any"]:
         """Over the sensors' noise."""
         return ((seen[..., self.channels] - read) / self.noise).flatten(1)
 

@@ -79,18 +79,18 @@ def table(said: Sequence[tuple[str, str]]) -> str:
 def draw(rollout: Rollout, channels: Sequence[int], sample: int) -> Picture:
     values = rollout.samples[sample].double().numpy()
     if rollout.dimension == 1:
-        figure, panels = _panels(len(channels), 2 if isinstance(rollout.where, Grid) else 1, 3.6, 2.7)
-        for row, channel in zip(panels, channels, strict=True):
+        figure, rows = panels(len(channels), 2 if isinstance(rollout.where, Grid) else 1, 3.6, 2.7)
+        for row, channel in zip(rows, channels, strict=True):
             field = values[..., channel]
             if isinstance(rollout.where, Grid):
-                _space_time(figure, row[0], rollout, field, channel, limits(field))
+                space_time(figure, row[0], rollout, field, channel, limits(field))
             _profiles(row[-1], rollout, field, channel)
         return Picture(figure)
-    picked = _picked(len(rollout.times), FRAMES)
-    figure, panels = _panels(len(channels), len(picked), 2.1, 2.1 * _tallness(rollout))
-    for row, channel in zip(panels, channels, strict=True):
-        _film_strip(figure, row, rollout, values[picked][..., channel], channel, limits(values[..., channel]))
-    _name_times(panels[0], rollout, picked)
+    chosen = picked(len(rollout.times), FRAMES)
+    figure, rows = panels(len(channels), len(chosen), 2.1, 2.1 * tallness(rollout))
+    for row, channel in zip(rows, channels, strict=True):
+        film_strip(figure, row, rollout, values[chosen][..., channel], channel, limits(values[..., channel]))
+    name_times(rows[0], rollout, chosen)
     return Picture(figure)
 
 
@@ -101,28 +101,28 @@ def draw_comparison(
     both = [each.samples[sample].double().numpy() for each in (truth, rollout)]
     names = ("truth", "rollout", "rollout − truth")
     if rollout.dimension == 1 and isinstance(rollout.where, Grid):
-        figure, panels = _panels(len(channels), 4, 2.9, 2.6)
-        for row, channel in zip(panels, channels, strict=True):
+        figure, rows = panels(len(channels), 4, 2.9, 2.6)
+        for row, channel in zip(rows, channels, strict=True):
             right, ours = (each[..., channel] for each in both)
             span = limits(right)
             for axes, field, name in zip(row, (right, ours, ours - right), names, strict=False):
                 off = name == names[2]
-                _space_time(figure, axes, rollout, field, channel, _about(field) if off else span, off)
+                space_time(figure, axes, rollout, field, channel, _about(field) if off else span, off)
                 axes.set_title(name)
             _error_line(row[-1], rollout, errors[sample, :, channel].numpy())
         return Picture(figure)
     if rollout.dimension == 1:
         raise UserError("a comparison is drawn of values on a grid; `errors` has those at points")
-    picked = _picked(len(rollout.times), FRAMES)
-    figure, panels = _panels(3 * len(channels), len(picked), 2.1, 2.1 * _tallness(rollout))
+    chosen = picked(len(rollout.times), FRAMES)
+    figure, rows = panels(3 * len(channels), len(chosen), 2.1, 2.1 * tallness(rollout))
     for number, channel in enumerate(channels):
-        right, ours = (each[picked][..., channel] for each in both)
+        right, ours = (each[chosen][..., channel] for each in both)
         span = limits(both[0][..., channel])
-        for row, field, name in zip(panels[3 * number :], (right, ours, ours - right), names, strict=False):
+        for row, field, name in zip(rows[3 * number :], (right, ours, ours - right), names, strict=False):
             off = name == names[2]
-            _film_strip(figure, row, rollout, field, channel, _about(field) if off else span, off)
+            film_strip(figure, row, rollout, field, channel, _about(field) if off else span, off)
             row[0].set_ylabel(f"{name}\n{row[0].get_ylabel()}")
-    _name_times(panels[0], rollout, picked)
+    name_times(rows[0], rollout, chosen)
     return Picture(figure)
 
 
@@ -130,11 +130,11 @@ def draw_comparison(
 def draw_spectrum(rollouts: Mapping[str, Rollout], channel: int, sample: int) -> Picture:
     figure = Figure(figsize=(4.6, 3.4), layout="constrained")
     axes, first = figure.subplots(), next(iter(rollouts.values()))
-    picked = sorted({0, len(first.times) // 2, len(first.times) - 1})
+    chosen = sorted({0, len(first.times) // 2, len(first.times) - 1})
     for dash, (name, rollout) in zip(("-", "--"), rollouts.items(), strict=False):
-        waves, energy = metrics.power_spectrum(rollout.samples[sample : sample + 1, picked])
-        for colour, frame, row in zip(COLOURS, picked, energy[0, ..., channel].numpy(), strict=False):
-            label = f"{name} {_when(rollout, frame)}".strip()
+        waves, energy = metrics.power_spectrum(rollout.samples[sample : sample + 1, chosen])
+        for colour, frame, row in zip(COLOURS, chosen, energy[0, ..., channel].numpy(), strict=False):
+            label = f"{name} {when(rollout, frame)}".strip()
             axes.loglog(waves[1:].numpy(), np.maximum(row[1:], 1e-300), dash, color=colour, label=label)
     top = max(line.get_ydata().max() for line in axes.lines)  # pyright: ignore[reportAttributeAccessIssue]
     axes.set(xlabel="waves per domain", ylabel=f"energy of {first.channels[channel]}", ylim=(1e-14 * top, 3 * top))
@@ -167,12 +167,12 @@ def _about(values: np.ndarray) -> tuple[float, float]:
     return -(most or 1.0), most or 1.0
 
 
-def _panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
+def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
     figure = Figure(figsize=(width * columns + 0.9, height * rows + 0.5), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _space_time(
+def space_time(
     figure: Figure,
     axes: Axes,
     rollout: Rollout,
@@ -197,9 +197,9 @@ def _space_time(
 def _profiles(axes: Axes, rollout: Rollout, field: Float[np.ndarray, "T X"], channel: int) -> None:
     where = rollout.where
     if isinstance(where, Grid):
-        for shade, frame in zip(np.linspace(0.05, 0.85, LINES), _picked(len(field), LINES), strict=False):
+        for shade, frame in zip(np.linspace(0.05, 0.85, LINES), picked(len(field), LINES), strict=False):
             colour = matplotlib.colormaps["cividis"](shade)
-            axes.plot(where.positions[0].numpy(), field[frame], color=colour, label=_when(rollout, frame))
+            axes.plot(where.positions[0].numpy(), field[frame], color=colour, label=when(rollout, frame))
         axes.set_xlabel(rollout.named("x"))
     else:
         for colour, point in zip(COLOURS, range(field.shape[1]), strict=False):
@@ -210,7 +210,7 @@ def _profiles(axes: Axes, rollout: Rollout, field: Float[np.ndarray, "T X"], cha
     axes.legend(fontsize=7.5, frameon=False)
 
 
-def _film_strip(
+def film_strip(
     figure: Figure,
     row: Sequence[Axes],
     rollout: Rollout,
@@ -237,20 +237,20 @@ def _error_line(axes: Axes, rollout: Rollout, errors: Float[np.ndarray, " T"]) -
     axes.grid(color="#e4e4e4")
 
 
-def _name_times(row: Sequence[Axes], rollout: Rollout, picked: Sequence[int]) -> None:
-    for axes, frame in zip(row, picked, strict=True):
-        axes.set_title(_when(rollout, frame))
+def name_times(row: Sequence[Axes], rollout: Rollout, chosen: Sequence[int]) -> None:
+    for axes, frame in zip(row, chosen, strict=True):
+        axes.set_title(when(rollout, frame))
 
 
-def _when(rollout: Rollout, frame: int) -> str:
+def when(rollout: Rollout, frame: int) -> str:
     return f"t = {float(rollout.times[frame]):.3g} {rollout.units.get('time', '')}".rstrip()
 
 
-def _picked(count: int, most: int) -> list[int]:
+def picked(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
 
 
-def _tallness(rollout: Rollout) -> float:
+def tallness(rollout: Rollout) -> float:
     assert isinstance(rollout.where, Grid)
     x, y = rollout.where.lengths[:2]
     return min(3.0, max(0.25, y / x)) if math.isfinite(y / x) else 1.0

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from ups.rollout.pictures import Picture
 
 
+FILMED = 4
+"""Members that move side by side."""
+
+
 @dataclass(frozen=True, eq=False)
 class Rollout:
     """Values in physical units at `times`, on the grid or at the points asked for; `warnings` say what not to trust.
@@ -104,17 +108,25 @@ class Rollout:
 
     def plot(self, channel: str | None = None, sample: int = 0) -> Picture:
         """One sample over time: 1D fields over (x, t) and as profiles, 2D ones as frames, 3D ones by their middle
-        plane. All channels unless one is named.
+        plane. All channels unless one is named. Of several members, those of one sample: mean, spread and fan.
         """
+        if self.count > 1:
+            from ups.rollout.fans import draw_members
+
+            return draw_members(self, self._channels(channel), self._sample(sample))
         from ups.rollout.pictures import draw
 
         return draw(self, self._channels(channel), self._sample(sample))
 
     def animate(self, channel: str | None = None, sample: int = 0, seconds: float = 5.0) -> Film:
-        """One sample moving: shown in notebooks, and `save`d as .gif, or as .mp4 where there is ffmpeg."""
+        """One sample moving: shown in notebooks, and `save`d as .gif, or as .mp4 where there is ffmpeg. Of several
+        members, a few of that sample.
+        """
         from ups.rollout.films import film
 
-        return film({"": self}, self._channels(channel)[0], self._sample(sample), seconds)
+        few = {f"member {i}": replace(self, values=values, count=1) for i, values in enumerate(self.members[:FILMED])}
+        shown = few if self.count > 1 else {"": self}
+        return film(shown, self._channels(channel)[0], self._sample(sample), seconds)
 
     def compare(self, truth: Rollout | Trajectory | Num[Tensor, "..."] | Num[np.ndarray, "..."]) -> Comparison:
         """Beside what is right at the same times and places."""
@@ -230,8 +242,9 @@ class Rollout:
         return [self.channels.index(name)]
 
     def _sample(self, number: int) -> int:
-        if not 0 <= number < len(self.samples):
-            raise UserError(f"sample is {number}; there are {len(self.samples)}, counted from 0")
+        """Members of one start are one sample."""
+        if not 0 <= number < (count := len(self.samples) // self.count):
+            raise UserError(f"sample is {number}; there are {count}, counted from 0")
         return number
 
 
