@@ -19,15 +19,16 @@ import yaml
 
 from ups import pipeline
 
-SIZES = {"width": 16, "depth": 2, "modes": 16, "head": 16}
-FNO = {"architecture": "fno", "width": 16, "modes": 12}
+SIZES = {
+    "spectral": {"width": 16, "depth": 2, "modes": 16, "head": 16},
+    "fno": {"architecture": "fno", "width": 16, "modes": 12},
+}
 MADE = {
     "burgers": {"trajectories": 60, "values": {"nu": [0.01, 0.1]}, "settings": {"points": 64, "frames": 21}},
     "kuramoto_sivashinsky": {
         "trajectories": 150,
         "settings": {"points": 32, "length": 22.0, "frames": 21, "duration": 20.0},
     },
-    "diffusion_reaction": {"trajectories": 40, "settings": {"points": 32, "frames": 11, "duration": 1.0}},
     "darcy": {"trajectories": 200, "settings": {"points": 32}},
 }
 STAGES: dict[str, tuple[str, dict[str, float]]] = {
@@ -42,7 +43,6 @@ STAGES: dict[str, tuple[str, dict[str, float]]] = {
 HAS = {
     "burgers": ("balance", "conservation"),
     "kuramoto_sivashinsky": ("balance", "conservation"),
-    "diffusion_reaction": ("balance", "boundary"),
     "darcy": ("balance", "boundary"),
 }
 
@@ -63,13 +63,12 @@ def main() -> None:
 
 
 def stages_of(task: str) -> dict[str, Any]:
-    chosen = {}
-    for name, (architecture, weights) in STAGES.items():
-        if not set(weights) <= set(HAS[task]) or (architecture == "fno" and "conservation" not in HAS[task]):
-            continue
-        sizes = {**FNO, "training": {}} if architecture == "fno" else {**SIZES, "training": {}}
-        chosen[name] = {"kind": "operator", **sizes, "training": {"physics": {task: weights}}}
-    return chosen
+    """Those whose weights mean something for the task; an FNO where there are means that it does not keep."""
+    return {
+        name: {"kind": "operator", **SIZES[architecture], "training": {"physics": {task: weights}}}
+        for name, (architecture, weights) in STAGES.items()
+        if set(weights) <= set(HAS[task]) and (architecture == "spectral" or "conservation" in HAS[task])
+    }
 
 
 def measured(task: str, seed: int, steps: int, runs: Path) -> list[str]:

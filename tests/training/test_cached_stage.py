@@ -21,9 +21,8 @@ from ups.data.draws import Draws
 from ups.data.prepare.statistics import statistics
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
-from ups.equations import Wave
 from ups.errors import UserError
-from ups.fields import Conditions
+from ups.fields import Batch, Boundary, Channel, Conditions, Grid, Header, TaskSpec
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.pipeline.config import load_run
 from ups.rollout.latent import LatentPredictor
@@ -49,6 +48,23 @@ evaluation: {resamples: 100, solved: 0}
 runtime: {device: cpu, threads: 1}
 data: {workers: 1}
 """
+OPEN = Boundary.all("open", 2)
+
+
+class Drawn(Solved):
+    """Fields without a meaning, with a coefficient."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        values = torch.randn(2, 4, 16, 16, 1, generator=generator)
+        self.task, self.channels, self.boundary = "wave", ("u",), OPEN
+        self.grid, self.times = Grid.cell_centred((16, 16)), 0.1 * torch.arange(4, dtype=torch.float64)
+        coefficient = {"c": torch.rand(2, 16, 16, generator=generator)}
+        times = self.times.expand(2, -1)
+        self.batch = Batch("wave", values, times, self.grid, OPEN, {}, coefficient, torch.arange(2))
+        self.header = Header("wave", ("u",), self.grid, self.times, OPEN, static=("c",))
+
+
 CPU = RuntimeConfig(device="cpu", threads=1)
 
 
@@ -139,9 +155,8 @@ def test_a_rollout_encodes_once_and_decodes_what_is_asked_for(whole: Path, monke
 
 
 def test_a_start_is_encoded_as_the_store_is_with_its_coefficient_and_its_history() -> None:
-    wave = Wave(points=32, frames=5, duration=0.2)
-    data, spec = Solved(wave, 2), wave.task()
-    learned = TrainedTask(spec, data.grid, statistics(data, spec), {}, (wave.duration / 4,))
+    data, spec = Drawn(), TaskSpec("wave", 2, (Channel("u"),), OPEN, static=("c",), history=2, dt=0.1)
+    learned = TrainedTask(spec, data.grid, statistics(data, spec), {}, (0.1,))
     codec = build_codec((learned,), CodecStageSettings(width=8, depth=1, modes=4, cell=4), 0, "codec")
     latents = Latents(data, learned, codec.model)
     stored = latents.own.normaliser.batch(latents.read([0, 1], slice(0, 2)))
@@ -154,7 +169,7 @@ def test_a_start_is_encoded_as_the_store_is_with_its_coefficient_and_its_history
     with torch.no_grad():
         state = predictor.start("wave", batch.values, Conditions({}, batch.static), data.grid)
         after = predictor.step(state, torch.full((2,), learned.leads[0]))
-    assert spec.history == 2 and spec.static and state.history.shape == (2, 2, 8, 8, stored.values.shape[-1])
+    assert state.history.shape == (2, 2, 4, 4, 2)
     torch.testing.assert_close(state.history, stored.values)
     torch.testing.assert_close(state.static, torch.stack([stored.static[name] for name in spec.static], -1))
     torch.testing.assert_close(after.history[:, 0], state.history[:, 1])
