@@ -32,6 +32,7 @@ COMMANDS = [
     "export",
     "push",
     "explain",
+    "config",
     "bench",
     "check",
     "runs",

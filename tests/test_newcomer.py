@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,14 @@ import pytest
 import torch
 
 import ups
-from ups.cli.run import train
+from ups.cli.data import make
+from ups.cli.run import config, train
 from ups.data.prepare.statistics import Scale, Statistics
+from ups.distributed.launch.run_directory import claimed_run
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid
 from ups.models.saved import ModelSpec, TrainedTask
+from ups.pipeline.config import load_run, run_config
 from ups.rollout.operator import OperatorPredictor
 
 
@@ -85,6 +89,54 @@ def test_a_coefficient_that_was_never_seen_is_warned_of(simulator, value):
     coefficient[1, 2] = value
     (note,) = simulator.rollout(conditions={"a": coefficient}).warnings
     assert "leaves the range that the model was trained on (0.1 to 1)" in note
+
+
+@pytest.mark.parametrize(("equation", "points"), [("burgers", 10**12), ("darcy", 10**6), ("gray_scott_3d", 10**4)])
+def test_points_that_no_memory_holds_are_refused_at_once(tmp_path, equation, points):
+    with pytest.raises(UserError, match=r"GB of memory to be solved, and there are .*; give fewer points \(--points\)"):
+        make(equation, tmp_path, count=1, points=points)
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("", "training    section"),
+        ("training", "learning_rate     number"),
+        ("tasks", "files           section"),
+        ("tasks.NAME.make", "trajectories  whole number  needed"),
+        ("stages.pdet_stack", "heads"),
+        ("compare.fno.training", "optimiser"),
+        ("runtime", "ddp | fsdp2 | hsdp"),
+    ],
+)
+def test_the_keys_of_a_configuration_have_a_page(section, says, capsys):
+    config(section)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("trainin", "there is no section 'trainin'; did you mean training?"),
+        ("training.steps", "training.steps is a key and no section; `ups config --explain training` has it"),
+        ("training.steps.more", "there is no section 'training.steps.more'; leave the end out"),
+    ],
+)
+def test_a_page_that_is_not_there_is_said(section, says):
+    with pytest.raises(UserError, match=re.escape(says)):
+        config(section)
+
+
+def test_a_run_that_was_renamed_goes_on(tmp_path):
+    """Its folder and its name, or a folder alone."""
+    before = load_run("quickstart", ["training.steps=7"], tmp_path)
+    with claimed_run(tmp_path / "quickstart", before, None):
+        (tmp_path / "quickstart" / "data").mkdir()
+    (tmp_path / "quickstart").rename(tmp_path / "mine")
+    kept = run_config(tmp_path / "mine")
+    now = load_run("quickstart", ["training.steps=7", "name=mine"], tmp_path)
+    with claimed_run(tmp_path / "mine", now, kept):
+        assert (run_config(tmp_path / "mine").name, kept.name) == ("mine", "quickstart")
 
 
 def test_nodes_without_ranks_are_refused():

@@ -1,7 +1,7 @@
 """Training inside Lightning, for those whose workflow is its `Trainer`: the same stages, samples and losses.
 
     data = UPSDataModule("quickstart", ["training.steps=2000"])
-    lightning.Trainer(max_epochs=1, accelerator="cpu").fit(UPSModule(), data)
+    lightning.Trainer(max_epochs=-1, accelerator="cpu").fit(UPSModule(), data)
     sim = ups.load("lightning_logs/version_0/checkpoints/epoch=0-step=2000.ckpt")
 
 Adapters and no more: what `ups train` does about crashes, hangs, memory that runs out and CUDA graphs is not here.

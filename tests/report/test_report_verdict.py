@@ -38,6 +38,13 @@ def test_the_headline_names_wins_and_losses():
     assert "loses to it on burgers (1.50× its error)" in sentence
 
 
+def test_a_win_that_one_step_does_not_have_is_qualified():
+    rows = [row("advection", 0.02, 0.04), row("advection", 0.006, 0.005, view="one step"), row("burgers", 0.02, 0.04)]
+    assert "beats the FNO on advection and burgers (but not in one step on advection, 1.20× its error)" in said(*rows)
+    level = row("advection", 0.006, 0.005, view="one step", ci95=(0.004, 0.008))
+    assert "one step" not in said(rows[0], level)
+
+
 def test_the_headline_does_not_claim_a_win_inside_the_interval():
     sentence = said(row("darcy", 0.038, 0.040, ci95=(0.035, 0.041)))
     assert "level with the FNO on darcy" in sentence

@@ -36,7 +36,7 @@ class Keep(L.Callback):
 
 sharded = ModelParallelStrategy(int(ranks), 1, save_distributed_checkpoint=False) if name == "fsdp2" else None
 trainer = L.Trainer(
-    max_epochs=1, max_steps=int(steps), accelerator="cpu", devices=int(ranks), callbacks=[Keep()], logger=False,
+    max_epochs=-1, max_steps=int(steps), accelerator="cpu", devices=int(ranks), callbacks=[Keep()], logger=False,
     strategy=sharded or {"ddp": "ddp"}.get(name, "auto"), enable_progress_bar=False, num_sanity_val_steps=0,
 )
 trainer.fit(UPSModule(), UPSDataModule("quickstart", overrides), ckpt_path=before or None)

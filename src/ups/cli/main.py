@@ -23,7 +23,7 @@ from ups.cli.fit import fit
 from ups.cli.launch import launching
 from ups.cli.operations import check, clean, compare, runs, sweep, watch
 from ups.cli.plan import plan
-from ups.cli.run import evaluate, explain, export, push, report, run, train
+from ups.cli.run import config, evaluate, explain, export, push, report, run, train
 from ups.cli.serve import serve
 from ups.cli.simulate import simulate
 from ups.cli.store import build, verify
@@ -56,7 +56,7 @@ track = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(track, name="track")
 app.add_typer(launching, name="launch")
 
-for command in (run, fit, train, finetune, evaluate, report, simulate, serve, export, push, explain, bench):
+for command in (run, fit, train, finetune, evaluate, report, simulate, serve, export, push, explain, config, bench):
     app.command()(command)
 for command in (check, plan, runs, compare, watch, clean, sweep):
     app.command()(command)

@@ -141,6 +141,24 @@ def explain(
     sys.stdout.write(json.dumps(content, indent=1) + "\n" if as_json else text)
 
 
+def config(
+    section: Annotated[
+        str, typer.Option("--explain", metavar="SECTION", help="Such as training, tasks.NAME.files, stages.operator.")
+    ] = "",
+) -> None:
+    """Explain the keys of a configuration: what each takes, what it is if it is not given, what it is for.
+
+    \b
+    Example:
+      ups config
+      ups config --explain training
+      ups config --explain stages.pdet_stack
+    """
+    from ups.pipeline.config import keys_of
+
+    print(keys_of(section))
+
+
 def export(
     run: Run,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder or file to make.")],

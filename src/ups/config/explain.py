@@ -63,8 +63,8 @@ def _inside_of(path: tuple, level: list[type[BaseModel]]) -> str:
                 if key in cast(Sequence[str], extra.get("names", ())):
                     return f"it goes under {'.'.join([*at, name])}, as {'.'.join([*at, name, key])}"
                 named = get_origin(field.annotation) is dict
-                types = _inside(field.annotation, key) if named else [field.annotation]
-                inner += [([*at, name, *(["NAME"] if named else [])], section) for section in _models(types)]
+                types = types_inside(field.annotation, key) if named else [field.annotation]
+                inner += [([*at, name, *(["NAME"] if named else [])], section) for section in models_among(types)]
         places = [(at, section) for at, section in inner if section not in seen]
         seen |= {section for _, section in places}
         for at, section in places:
@@ -98,11 +98,11 @@ def _locate(
         inside = _holds(values, part)
         if inside or last_is_missing:
             path = (*path, part)
-            level = _models(types)
-            types = [inner for t in types for inner in _inside(t, part)]
+            level = models_among(types)
+            types = [inner for t in types for inner in types_inside(t, part)]
             values = values[part] if inside else None
         else:
-            types = [model for model in _models(types) if _has_tag(model, part)] or types
+            types = [model for model in models_among(types) if _has_tag(model, part)] or types
     return path, level
 
 
@@ -112,24 +112,24 @@ def _holds(values: Any, part: str | int) -> bool:
     return isinstance(values, dict) and part in values
 
 
-def _members(annotation: Any) -> list[Any]:
+def alternatives(annotation: Any) -> list[Any]:
     """The alternatives of a union, without Annotated around them; a plain type is its own only one."""
     if get_origin(annotation) is Annotated:
-        return _members(get_args(annotation)[0])
+        return alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return [member for argument in get_args(annotation) for member in _members(argument)]
+        return [member for argument in get_args(annotation) for member in alternatives(argument)]
     return [annotation]
 
 
-def _models(annotations: list[Any]) -> list[type[BaseModel]]:
-    members = [member for annotation in annotations for member in _members(annotation)]
+def models_among(annotations: list[Any]) -> list[type[BaseModel]]:
+    members = [member for annotation in annotations for member in alternatives(annotation)]
     return [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]
 
 
-def _inside(annotation: Any, part: str | int) -> list[Any]:
+def types_inside(annotation: Any, part: str | int) -> list[Any]:
     """The types that may stand at key or index `part` of a value of this type."""
     found = []
-    for member in _members(annotation):
+    for member in alternatives(annotation):
         if isinstance(member, type) and issubclass(member, BaseModel):
             if part in member.model_fields:
                 found.append(member.model_fields[str(part)].annotation)

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, create_model, field_validator, model_validator
 
+from ups.config.keys import key_page
 from ups.config.load import Written, read_config
 from ups.config.plugins import load_plugins
 from ups.config.settings import FileName, Seed, Strict, changed, changes_of
@@ -238,6 +239,14 @@ def run_config(directory: Path) -> RunConfig:
     if not path.is_file():
         raise UserError(f"{directory} is not a run (it has no config.yaml); name a directory that `ups run` made")
     return load_run(path, [])
+
+
+def keys_of(section: str) -> str:
+    """The page of a section's keys; of stages and what they are compared with, of any name of a kind."""
+    first, _, rest = section.partition(".")
+    name = rest.partition(".")[0]
+    given = {"architecture": name} if first == "stages" and name in ARCHITECTURES else {}
+    return key_page(schema_of({first: {name: given}} if first in ("stages", "compare") and name else {}), section)
 
 
 def schema_of(values: Mapping[str, Any]) -> type[RunConfig]:

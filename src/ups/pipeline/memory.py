@@ -8,10 +8,10 @@ cannot be.
 from __future__ import annotations
 
 import math
-import os
 
 import torch
 
+from ups.distributed.runtime.host import host_memory
 from ups.errors import UserError
 from ups.fields import Grid, TaskSpec
 from ups.models.architectures import ARCHITECTURES
@@ -54,4 +54,4 @@ def memory_of(device: torch.device) -> int:
     """Bytes of the device, or of the host where it is a CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return host_memory()

@@ -119,28 +119,36 @@ def headline(rows: Sequence[SummaryRow], legend: Legend) -> str:
         sentence += f" but is no better than the trivial guess on {_named(worse)}"
     rivals: dict[tuple, list[str]] = {}  # those with the same outcome share a clause
     for name in legend.compared:
-        rivals.setdefault(_outcome(judged, name), []).append(legend.called(name))
+        rivals.setdefault(_outcome(judged, rows, name), []).append(legend.called(name))
     return "; it ".join([sentence, *(clause for o, who in rivals.items() if (clause := _clause(o, who)))]) + "."
 
 
-def _outcome(judged: Sequence[SummaryRow], rival: str) -> tuple[tuple, tuple, tuple]:
-    """The tasks a rival is beaten on, level on, and ahead on (with its lead, as people read it)."""
+def _outcome(judged: Sequence[SummaryRow], rows: Sequence[SummaryRow], rival: str) -> tuple[tuple, tuple, tuple, tuple]:
+    """The tasks a rival is beaten on, level on, and ahead on (with its lead, as people read it); and of those it is
+    beaten on, where it is ahead in one step.
+    """
     compared = [(row, r) for row in judged if (r := against(row, rival)) is not None]
     decided = [(row.task, r) for row, r in compared if not is_undecided(row, rival)]
+    won = [task for task, r in decided if r < 1]
+    metrics = {row.task: row.metric for row in judged if row.task in won}
+    steps = [row for row in rows if row.view == VIEW_NAMES["one_step"] and metrics.get(row.task) == row.metric]
+    ahead = [(row.task, r) for row in steps if (r := against(row, rival)) is not None and not is_undecided(row, rival)]
     return (
-        tuple(task for task, r in decided if r < 1),
+        tuple(won),
         tuple(row.task for row, _ in compared if is_undecided(row, rival)),
         tuple((task, times(r)) for task, r in decided if not r < 1),
+        tuple((task, times(r)) for task, r in ahead if not r < 1),
     )
 
 
 def _clause(outcome: tuple, rivals: Sequence[str]) -> str:
     """What follows "it": beats the FNO on advection and loses to it on burgers (1.50× its error)."""
     them, their = ("it", "its") if len(rivals) == 1 else ("them", "their")
-    who, (better, even, worse) = listed(rivals), outcome
+    who, (better, even, worse, ahead) = listed(rivals), outcome
     parts = []
     if better:
-        parts.append(f"beats {who} on {_named(better)}")
+        steps = _named([f"{task}, {lead} {their} error" for task, lead in ahead]) if ahead else ""
+        parts.append(f"beats {who} on {_named(better)}" + (f" (but not in one step on {steps})" if ahead else ""))
     if even:
         parts.append(f"is level with {them if parts else who} on {_named(even)}")
     if worse:

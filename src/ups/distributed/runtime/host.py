@@ -22,6 +22,11 @@ class HostState:
     oom_kills_host: int | None
 
 
+def host_memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def host_state() -> HostState:
     """The host as it is now."""
     memory = _lines("/proc/meminfo")
