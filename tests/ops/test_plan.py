@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ups.cli.main import app
+from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.ops.plan import Phase, Room, estimate, recommended
 from ups.ops.rates import DeviceRates, Links, StepRates, fitted, keep, kept
@@ -27,7 +28,7 @@ runtime: {device: cpu, threads: 1}
 """
 KIND = "spectral float32 adamw"
 RATES = StepRates(1e-6, 1e-9, 1e-9, 0.0, 1e12, 0.1, 0.0, ("burgers",), "today")
-COST = Cost(1e6, 4e6, 2e7, 3e7, 8e6, 4e6, 10, 2e9, 1000, 3e8)
+COST = Cost(1e6, 4e6, 2e7, 3e7, 8e6, 4e6, 10, 2e9, 1000, 3e8, 4e6, 5e7)
 
 
 @pytest.fixture
@@ -64,6 +65,12 @@ def test_an_estimate_is_the_arithmetic_of_its_phases() -> None:
     assert recommended([found, replace(faster, fits=False)]) is found
     unknown = estimate("operator", "ddp", 16, phases, room, RATES, Links(within=1e9), 3600)
     assert unknown.step is None and unknown.seconds is None
+
+
+def test_a_gpu_needs_what_recording_a_step_takes() -> None:
+    assert planning.recorded(COST, RuntimeConfig(), 3).peak == 5e7 + 2 * 4e6
+    assert planning.recorded(COST, RuntimeConfig(strategy="fsdp2"), 3) is COST
+    assert planning.recorded(COST, RuntimeConfig(capture="off"), 3) is COST
 
 
 def test_a_plan_counts_what_it_may_and_says_what_it_does_not_know(toy: str, tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ def test_replicated_ranks_send_each_task_s_gradients_and_sharded_ones_hold_a_par
     replicated = step_cost(plan, tasks, lengths, RuntimeConfig(device="cpu"), 8)
     assert replicated.within == 2 * 4 * one.parameters * 7 / 8
     assert (replicated.beyond, replicated.held) == (0, one.held)
+    # parameters, averages and two moments, a copy of each, the task's gradients, and these clipped; sums for norms
+    assert one.recording == pytest.approx((4 + 4 + 2) * one.held, rel=0.02) and one.gradients == one.held
     sharded = step_cost(plan, tasks, lengths, RuntimeConfig(device="cpu", strategy="fsdp2"), 8)
     assert sharded.held == pytest.approx(one.held / 8, rel=0.05)
 

@@ -36,7 +36,8 @@ class Cost:
     """Of one rank, in bytes: the parameters it has `held`, these with gradients, moments and averages (`state`), the
     most that there is at once within a step, and what it sends in one, within its node and beyond it, in so many
     `collectives`. What it computes in one: FLOP, `operations`, and the bytes that these read and write, one by one
-    (`moved`). `parameters` are the model's, counted.
+    (`moved`). `parameters` are the model's, counted. `gradients`: those of all tasks. `recording`: the most that there
+    is while a GPU records the step, which keeps a copy of all that a first update changes (`training/capture.py`).
     """
 
     parameters: float
@@ -49,6 +50,8 @@ class Cost:
     flop: float
     operations: float
     moved: float
+    gradients: float
+    recording: float
 
     def line_to(self, other: Cost, steps: int) -> Cost:
         """`other` plus `steps` times what it has more than this."""
@@ -122,9 +125,17 @@ def cost_of(stage: Stage, micros: Sequence[MicroBatch], plan: Plan, runtime: Run
     state = _bytes([*tensors, *(p.grad for p in model.parameters() if p.grad is not None)])
     optimiser.zero_grad(set_to_none=True)
     with Held(local(tensor) for tensor in tensors) as watched, Sent(node) as sent, Counting() as work:
-        whole_step()
+        step.gradients(micros, runtime)
+        reduce_gradients(step.of_tasks, runtime)
+        of_tasks = [g for gradients in step.of_tasks for g in gradients if g is not None]
+        gradients = _bytes(of_tasks)
+        with Held(local(tensor) for tensor in (*tensors, *of_tasks)) as updating:
+            del of_tasks
+            step.update(0, 1e-3)
+    recording = updating.most + _bytes(tensors)
     sends = (sent.within, sent.beyond, sent.collectives)
-    return Cost(parameters, held, state, watched.most, *sends, work.flop, work.operations, work.moved)
+    works = (work.flop, work.operations, work.moved)
+    return Cost(parameters, held, state, watched.most, *sends, *works, gradients, recording)
 
 
 def _micro_batch(task: TrainedTask, part: TaskIndices, dtype: torch.dtype) -> MicroBatch:

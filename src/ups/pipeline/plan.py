@@ -93,7 +93,7 @@ def plan(
             room = _room(config, known, rates, store)
             for count in counts:
                 for strategy in STRATEGIES if count > 1 else STRATEGIES[:1]:
-                    layout = _Layout(config, outlines, strategy, count, gpus)
+                    layout = _Layout(config, outlines, strategy, count, gpus, known is not None and known.gpu)
                     phases = list(_phases(layout, training))
                     largest = _largest(layout, training, room, phases[-1].cost) if count == ranks else None
                     asked = training.asked or training.training
@@ -156,6 +156,13 @@ def measure_links(name: str, overrides: Sequence[str], runs: Path) -> Links:
         return links_between(runtime)
 
 
+def recorded(cost: Cost, runtime: RuntimeConfig, lengths: int) -> Cost:
+    """On a GPU, which records replicated steps, once for each length of rollout: every recording has its gradients."""
+    if runtime.strategy != "ddp" or runtime.capture == "off":
+        return cost
+    return replace(cost, peak=max(cost.peak, cost.recording) + (lengths - 1) * cost.gradients)
+
+
 def kind_of(plan: Plan, runtime: RuntimeConfig) -> str:
     """Trainings of one kind have the same rates."""
     words = [getattr(plan.settings, "architecture", plan.kind), plan.training.precision, plan.training.optimiser]
@@ -178,11 +185,13 @@ class _Layout:
     strategy: str
     ranks: int
     node: int
+    gpu: bool
 
     def cost(self, plan: Plan, step: int | None = None) -> Cost:
         runtime = self.config.runtime.model_copy(update={"strategy": self.strategy})
         tasks, lengths = stand_ins(self.config, plan, self.outlines)
-        return step_cost(plan, tasks, lengths, runtime, self.ranks, self.node, step)
+        cost = step_cost(plan, tasks, lengths, runtime, self.ranks, self.node, step)
+        return recorded(cost, runtime, len(plan.training.rollout)) if self.gpu else cost
 
 
 def _phases(layout: _Layout, plan: Plan) -> Iterator[Phase]:
@@ -320,6 +329,7 @@ def measured_step(
     }
     gpu = runtime.device.type == "cuda"
     if gpu:
+        cost = recorded(cost, runtime.config, 1)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated() if gpu else 0
@@ -328,6 +338,7 @@ def measured_step(
     seconds = seconds_of_a_step(trainer, step)
     trainer.events.close()
     peak = torch.cuda.max_memory_allocated() - held if gpu else cost.peak
+    trainer.stepper.forget()
     return cost, seconds, float(peak)
 
 
