@@ -9,7 +9,7 @@ import torch
 from serving import Served
 
 from ups.data.prepare.statistics import Scale, Statistics
-from ups.fields import Boundary, Channel, Grid, TaskSpec
+from ups.fields import Boundary, Channel, Grid, Invariant, Side, TaskSpec
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout.operator import OperatorPredictor
 from ups.simulator import Simulator
@@ -17,6 +17,44 @@ from ups.web.settings import ServerSettings
 
 WAVES = TaskSpec("waves", 1, (Channel("u"),), Boundary.all("periodic", 1), 1 / 8, parameters=("beta",), dt=0.1)
 FLOW = TaskSpec("flow", 2, (Channel("p"),), Boundary.all("value", 2), 1 / 4, static=("a",), steady=True)
+
+
+WALLED = TaskSpec(
+    "walled",
+    1,
+    (Channel("rho", "log"), Channel("v", "standardised")),
+    Boundary(((Side("value", (1.0,)), Side("flux")),)),
+    1 / 8,
+    parameters=("mach",),
+    history=2,
+    dt=0.1,
+    invariants=(Invariant("rho"), Invariant("v")),
+)
+OBSTACLE = TaskSpec(
+    "obstacle",
+    2,
+    (Channel("u"),),
+    Boundary.all("periodic", 2),
+    static=("a",),
+    forcings=("f",),
+    masked=True,
+    dt=0.1,
+    invariants=(Invariant("u"),),
+)
+
+
+@pytest.fixture(scope="session")
+def unlike() -> tuple[TrainedTask, ...]:
+    """Two tasks with everything that a task can have."""
+    rho, v = Scale(0.0, 0.3, 0.3, (0.1,), (-1.0, 1.0)), Scale(5.0, 1.0, 5.1, (0.1,), (2.0, 8.0))
+    u, a = Scale(0.0, 1.0, 1.0, (0.1,), (-2.0, 2.0)), Scale(0.5, 0.4, 0.6)
+    fields = {"a": a, "f": a}
+    walled = Statistics("walled", 1, 0.1, (1,), {"rho": rho, "v": v})
+    obstacle = Statistics("obstacle", 1, 0.1, (1,), {"u": u}, fields)
+    return (
+        TrainedTask(WALLED, Grid.cell_centred((16,)), walled, {"mach": (0.1, 1.0)}, (0.1,)),
+        TrainedTask(OBSTACLE, Grid.cell_centred((8, 12)), obstacle, {}, (0.1,)),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,48 @@ def test_a_painted_coefficient_is_solved_at_once(browser, url, trained):
     np.testing.assert_allclose(solved, right, rtol=0, atol=1e-6)
 
 
+class Fan(OperatorPredictor):
+    """Members that differ from the operator by up to a tenth."""
+
+    chance = True
+
+    def decode(self, state, target=None):
+        values = super().decode(state, target)
+        if state.members is None:
+            return values
+        return values * torch.linspace(0.9, 1.1, state.members).view(-1, *(1,) * (values.dim() - 1))
+
+
+@pytest.mark.slow
+def test_an_obstacle_is_painted_and_members_spread(browser, unlike, tmp_path):
+    model = ModelSpec("spectral", {"width": 8, "depth": 1}, unlike).build().requires_grad_(False)
+    served = Served(Simulator(Fan(model, unlike)), ServerSettings(port=0))
+    try:
+        with opened(browser, served.url, viewport=DESKTOP, accept_downloads=True) as page:
+            ready(page, "obstacle")
+            page.get_by_role("slider", name="Paint").fill("0")
+            page.get_by_role("application", name="mask").click()
+            played(page, 3)
+            shown = page.evaluate(
+                "[Array.from(UPS.page.player.static.mask), Array.from(UPS.page.player.frames[3].spread)]"
+            )
+            seen = fields(page, steps=10**6)[:, 0]
+            with page.expect_download() as download:
+                page.get_by_role("button", name="netCDF").click()
+            download.value.save_as(tmp_path / "obstacle.nc")
+            found = Axe().run(page, options={"resultTypes": ["violations"]})
+    finally:
+        served.stop()
+    mask, spread = (np.array(each).reshape(8, 12) for each in shown)
+    assert 0 < (mask == 0).sum() < 10 and np.all(spread[mask == 0] == 0) and np.all(seen[1:, mask == 0] == 0)
+    np.testing.assert_allclose(spread, np.abs(seen[3]) * np.linspace(0.9, 1.1, 8).std(ddof=1), rtol=1e-4, atol=1e-7)
+    batch = ups.open_dataset(tmp_path / "obstacle.nc").read([0], slice(None))
+    assert set(batch.static) == {"a"} and set(batch.forcings) == {"f"}
+    np.testing.assert_array_equal(batch.mask[0], mask > 0.5)
+    np.testing.assert_array_equal(batch.values[0, ..., 0], seen * mask)
+    assert found.violations_count == 0, found.generate_report()
+
+
 @pytest.mark.slow
 def test_the_field_and_its_settings_are_reached_by_keys(browser, url):
     with opened(browser, url, viewport=DESKTOP) as page:

@@ -164,6 +164,16 @@ def test_a_recording_is_written_in_the_layouts_of_others(playground, tmp_path, k
         assert where in file
 
 
+def test_a_format_that_would_lose_conditions_is_refused(unlike):
+    task, one = unlike[1], np.ones((8, 12), "f4")
+    told, arrays = {"task": "obstacle", "times": [0.0, 0.1], "parameters": {}}, {"a": one, "f": one, "mask": one}
+    recording = Recording.of(told, arrays | {"fields": np.ones((2, 1, 8, 12), "f4")}, {"obstacle": task})
+    with pytest.raises(UserError, match=r"do not keep .*the mask; download netCDF instead"):
+        written(recording, "pdebench")
+    with pytest.raises(UserError, match="a, f, mask have other points"):
+        Recording.of(told, {**arrays, "fields": np.ones((2, 1, 4, 12), "f4")}, {"obstacle": task})
+
+
 def test_the_page_asks_for_nothing_from_elsewhere():
     text = page(["remote.js"], {"weights": "AAAA"}, "A & B")
     assert not re.search("{{[A-Z]+}}", text) and '<script type="text/plain" id="weights">AAAA</script>' in text

@@ -17,9 +17,7 @@ from pace import pace
 from playwright.sync_api import Browser, Page
 
 import ups
-from ups.data.prepare.statistics import Scale, Statistics
 from ups.errors import UserError
-from ups.fields import Boundary, Channel, Grid, Invariant, Side, TaskSpec
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout.operator import OperatorPredictor
@@ -43,48 +41,11 @@ PLAY = """async ([task, name, shape, dt, steps]) => {
   return { frames, parameters, start: Array.from(start.fields), static: plain };
 }"""
 
-WALLED = TaskSpec(
-    "walled",
-    1,
-    (Channel("rho", "log"), Channel("v", "standardised")),
-    Boundary(((Side("value", (1.0,)), Side("flux")),)),
-    1 / 8,
-    parameters=("mach",),
-    history=2,
-    dt=0.1,
-    invariants=(Invariant("rho"), Invariant("v")),
-)
-OBSTACLE = TaskSpec(
-    "obstacle",
-    2,
-    (Channel("u"),),
-    Boundary.all("periodic", 2),
-    static=("a",),
-    forcings=("f",),
-    masked=True,
-    dt=0.1,
-    invariants=(Invariant("u"),),
-)
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def tasks() -> tuple[TrainedTask, ...]:
-    """With everything that a task can have."""
-    rho, v = Scale(0.0, 0.3, 0.3, (0.1,), (-1.0, 1.0)), Scale(5.0, 1.0, 5.1, (0.1,), (2.0, 8.0))
-    u, a = Scale(0.0, 1.0, 1.0, (0.1,), (-2.0, 2.0)), Scale(0.5, 0.4, 0.6)
-    fields = {"a": a, "f": a}
-    walled = Statistics("walled", 1, 0.1, (1,), {"rho": rho, "v": v})
-    obstacle = Statistics("obstacle", 1, 0.1, (1,), {"u": u}, fields)
-    return (
-        TrainedTask(WALLED, Grid.cell_centred((16,)), walled, {"mach": (0.1, 1.0)}, (0.1,)),
-        TrainedTask(OBSTACLE, Grid.cell_centred((8, 12)), obstacle, {}, (0.1,)),
-    )
 
 
 def built(architecture: str, tasks: tuple[TrainedTask, ...]) -> Propagator:
@@ -138,8 +99,8 @@ def compared(page: Page, playground: Playground, task: str, name: str, shape: li
     return far
 
 
-def test_a_page_from_a_disk_computes_what_python_does(browser, tasks, tmp_path):
-    with shown(browser, built("spectral", tasks), tasks, tmp_path) as (page, playground):
+def test_a_page_from_a_disk_computes_what_python_does(browser, unlike, tmp_path):
+    with shown(browser, built("spectral", unlike), unlike, tmp_path) as (page, playground):
         for task, told in described(page).items():
             for factor in told["resolutions"]:
                 shape = [round(factor * n) for n in told["shape"]]

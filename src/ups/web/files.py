@@ -21,7 +21,10 @@ from ups.rollout.places import grid_like
 FORMATS = {"nc": ("netcdf",), "well": ("well",)} | {
     "pdebench": tuple(layout.name for layout in LAYOUTS if layout.name.startswith("pdebench"))
 }
-"""Layouts by what the page calls them; of several, the first that can hold the fields is written."""
+"""Layouts by what the page calls them; of several, the first that can hold everything is written."""
+
+MASK = "mask"
+"""What the page calls the cells inside the domain, beside static fields and forcings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,7 @@ class Recording:
         arrays: Mapping[str, Float[np.ndarray, "..."]],
         tasks: Mapping[str, TrainedTask],
     ) -> Recording:
-        """From what the page sends: task, times, parameters; `fields` (T, C, *space) and the static fields."""
+        """From what the page sends: task, times, parameters; `fields` (T, C, *space), static fields, forcings, mask."""
         learned, values, times = tasks.get(str(told.get("task"))), arrays.get("fields"), told.get("times")
         if learned is None or values is None or not isinstance(times, list) or len(times) != len(values):
             raise UserError("the recording is not whole; play first, then download")
@@ -44,9 +47,10 @@ class Recording:
         if values.ndim != 2 + spec.dimension or values.shape[1] != len(spec.channels) or min(values.shape) < 1:
             raise UserError(f"the recording has the shape {values.shape}; play first, then download")
         grid = grid_like(learned.grid, values.shape[2:])
-        static = {name: arrays[name] for name in (*spec.static, *spec.forcings) if name in arrays}
-        if any(field.shape != grid.shape for field in static.values()):
-            raise UserError("the static fields have other points than the recording; play again, then download")
+        beside = [*spec.static, *spec.forcings, *([MASK] if spec.masked else [])]
+        if any(name not in arrays or arrays[name].shape != grid.shape for name in beside):
+            raise UserError(f"{', '.join(beside)} have other points than the recording; play again, then download")
+        given = {name: torch.from_numpy(arrays[name])[None] for name in beside}
         parameters = {name: float(told["parameters"][name]) for name in spec.parameters}
         when = torch.tensor([float(time) for time in times], dtype=torch.float64)
         header = Header(
@@ -56,7 +60,9 @@ class Recording:
             times=when,
             boundary=spec.boundary,
             parameters=dict(parameters),
-            static=tuple(static),
+            static=spec.static,
+            forcings=dict.fromkeys(spec.forcings, False),
+            masked=spec.masked,
             notes={"made_by": "a learned simulator, in the playground", "units": dict(spec.units)},
         )
         batch = Batch(
@@ -66,8 +72,10 @@ class Recording:
             grid=grid,
             boundary=spec.boundary,
             parameters={name: torch.tensor([value], dtype=torch.float64) for name, value in parameters.items()},
-            static={name: torch.from_numpy(field)[None] for name, field in static.items()},
+            static={name: given[name] for name in spec.static},
             ids=torch.zeros(1, dtype=torch.int64),
+            forcings={name: given[name] for name in spec.forcings},
+            mask=given[MASK] > 0.5 if spec.masked else None,
         )
         return cls(header, batch)
 
@@ -87,6 +95,8 @@ def written(recording: Recording, kind: str) -> bytes:
 
 
 def _bytes(recording: Recording, layout: Layout) -> bytes:
+    if lost := layout.loses(recording.header):
+        raise UserError(f"files of {layout.name} do not keep {', '.join(lost)}; download netCDF instead")
     with tempfile.TemporaryDirectory(prefix="ups-play-") as folder:
         path = Path(folder) / f"{recording.header.task}{layout.extension}"
         with layout.writer(path, recording.header, 1) as writer:

@@ -25,11 +25,10 @@ from ups.rollout.places import grid_like
 from ups.rollout.trust import Departures, untrained
 from ups.simulator import Simulator
 from ups.web import starts
-from ups.web.files import FORMATS
+from ups.web.files import FORMATS, MASK
 from ups.web.reference import references
 from ups.web.wire import packed
 
-MASK = "mask"
 MOST_STEPS = 10_000
 MOST_POINTS = 2**18
 MEMBERS = 8

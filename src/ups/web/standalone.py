@@ -32,8 +32,9 @@ from ups.rollout.places import grid_like
 from ups.rollout.unroll import start_history
 from ups.simulator import Simulator
 from ups.training.restore import load_model
+from ups.web.files import MASK
 from ups.web.page import page
-from ups.web.play import MASK, Begin, Playground, channels_first
+from ups.web.play import Begin, Playground, channels_first
 from ups.web.traced import Programs
 from ups.web.wire import packed
 

@@ -56,7 +56,8 @@ globalThis.UPS ??= {};
   };
 
   /** A brush at (u, v) of a map: soft towards `value`, or hard where what is painted has edges. */
-  UPS.brush = (values, [nx, ny], [u, v], size, value, soft, periodic) => {
+  UPS.brush = (values, [nx, ny], [u, v], wide, value, soft, periodic) => {
+    const size = Math.max(wide, 0.71 / Math.min(nx, ny)); // half a cell's diagonal: a cell at least
     const near = (place, n, wraps, i) => {
       let d = Math.abs((i + 0.5) / n - place);
       return wraps ? Math.min(d, 1 - d) : d;

@@ -67,9 +67,10 @@ globalThis.UPS ??= {};
 
     /** There is a new start: solve it if that is all there is to it. */
     begun() {
-      this.say("");
+      const { info, frame } = this.player, [low, high] = UPS.range(frame.fields);
+      this.say(info.steady || low < high || info.channels.length > 1 ? "" : "Nothing is drawn yet: draw on the field, or begin with another");
       this.draw();
-      if (this.player.info.steady) this.solve();
+      if (info.steady) this.solve();
     }
 
     /** A steady task is solved whenever something changes, as fast as it can be. */
@@ -308,12 +309,12 @@ globalThis.UPS ??= {};
   UPS.tools = (page) => {
     const { info } = page.player, painted = info.dimensions > 1;
     const names = painted ? info.static : [];
-    const target = info.steady ? names[0] : info.channels[0].name;
-    const [low, high] = info.spans[target] ?? [0, 1];
-    page.value = high;
+    const [low, high] = info.spans[names[0]] ?? [0, 1], one = info.steady && names.length === 1;
+    page.value = 1;
     const brush = painted ? [
       UPS.slider("Size", { low: 0.02, high: 0.2, value: page.size, say: (v) => `${Math.round(100 * v)} %` }, (v) => { page.size = v; }),
-      UPS.slider("Paint", { low, high, value: high, say: (v) => UPS.say(v, 2) }, (v) => { page.value = v; }),
+      // of the lowest to the highest value of whatever is painted
+      UPS.slider("Paint", { low: 0, high: 1, value: 1, say: (v) => (one ? UPS.say(low + v * (high - low), 2) : `${Math.round(100 * v)} %`) }, (v) => { page.value = v; }),
     ] : [];
     return h("div", { class: "tools" },
       UPS.choice("The pointer", TOOLS, page.tool, (tool) => { page.tool = tool; page.work.dataset.tool = tool; }, { hidden: true }),

@@ -159,8 +159,8 @@ globalThis.UPS ??= {};
     const shown = figure(title, canvas, { scale: true });
     const place = (event) => UPS.placeIn(canvas, event, page.view);
     const dab = (values, at) => {
-      const [low, high] = info.spans[name] ?? player.ranges[page.channel];
-      UPS.brush(values, player.shape, at, page.size, Math.min(high, Math.max(low, page.value)), !name, player.periodic);
+      const [low, high] = info.spans[name ?? info.channels[page.channel].name];
+      UPS.brush(values, player.shape, at, page.size, low + page.value * (high - low), !name, player.periodic);
     };
     const stroke = paint && {
       begin: (here) => { dab(paint(true), here); page.draw(); },
