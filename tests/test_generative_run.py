@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -95,6 +96,10 @@ def test_the_codecs_floor_is_told_beside_principal_components(whole: Path) -> No
 def test_the_report_draws_ensembles(whole: Path) -> None:
     page = html.unescape((whole / "report.html").read_text())
     assert "<h3>Ensembles</h3>" in page and "CRPS" in page and "principal components" in page
+    players = [json.loads(text) for text in re.findall(r'-members-data">(.*?)</script>', page)]
+    assert [pen["name"] for pen in players[0]["predictors"]] == ["truth", "member 1", "member 2", "member 3"]
+    fields, errors = players[0]["sequences"][0]["fields"], players[0]["sequences"][0]["nrmse"]
+    assert fields["member 1"] != fields["member 2"] and errors["member 1"][0] == [0] and errors["member 1"][-1] > [0]
 
 
 def test_members_come_in_one_batch_and_differ_and_a_seed_gives_them_again(whole: Path) -> None:

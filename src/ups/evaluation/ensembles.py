@@ -32,12 +32,14 @@ from ups.rollout.members import ensembles
 
 FAN = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles that fans are drawn of."""
+SHOWN = 3
+"""Members that are pictured themselves."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
     """One number a sample of each metric, the squares of spread and skill, and what is `drawn` of a real ensemble:
-    quantiles of the trajectories that are pictured, ranks, and spectra of the last frames.
+    quantiles and a few members of the trajectories that are pictured, ranks, and spectra of the last frames.
     """
 
     numbers: Mapping[str, Float[Tensor, " N"]]
@@ -57,7 +59,7 @@ class Scored:
         return cls(numbers, torch.cat([p.spread for p in parts]), torch.cat([p.skill for p in parts]), drawn)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """To draw: means over samples of all but the pictured trajectories' quantiles."""
+        """To draw: means over samples of all but the pictured trajectories' quantiles and members."""
         if not self.drawn:
             return {}
         found = dict(self.drawn) | {"ranks": self.drawn["ranks"].sum(0)}
@@ -103,6 +105,7 @@ class EnsembleTest:
             pictured = {"ranks": rank_histogram(members, target, mask)[None], "spectrum": power_spectrum(last)[1]}
             if here := [place - rows.start for place in self.chosen if rows.start <= place < rows.stop]:
                 pictured["fan"] = torch.quantile(whole[:, here], whole.new_tensor(FAN), dim=0).transpose(0, 1)
+                pictured["members"] = whole[:SHOWN, here].transpose(0, 1)
         return Scored(means, spread.cpu(), skill.cpu(), {name: values.cpu() for name, values in pictured.items()})
 
 

@@ -81,7 +81,7 @@ def _page(
     ]
     waved = [w for w in (REFERENCE, *legend.names) if f"spectrum_{w}" in arrays]
     drawn = [w for w in legend.names if f"fan_{w}" in arrays]
-    kept = [f.name for f in fields(Ensemble)]
+    kept = [f.name for f in fields(Ensemble) if f.name != "members"]
     return TaskPage(
         legend=legend,
         name=name,
@@ -96,8 +96,20 @@ def _page(
         spectra={w: (arrays["wavenumbers"], arrays[f"spectrum_{w}"]) for w in waved},
         metrics=views,
         solver=_solver(details["solver"].get(name)),
-        ensembles={w: Ensemble(**{part: arrays[f"{part}_{w}"] for part in kept}) for w in drawn},
+        ensembles={
+            w: Ensemble(**{part: arrays[f"{part}_{w}"] for part in kept}, members=_members(arrays, w)) for w in drawn
+        },
     )
+
+
+def _members(arrays: Mapping[str, np.ndarray], who: str) -> np.ndarray:
+    """Those kept of an ensemble, at the frames that are pictured, the given ones before."""
+    if f"members_{who}" not in arrays:
+        raise UserError("the run was evaluated by an older version of ups; do it again with `ups evaluate RUN`")
+    found, frames = arrays[f"members_{who}"], arrays["frames"]
+    given = len(arrays["times"]) - found.shape[2]
+    start = np.repeat(arrays["truth"][:, None, frames < given], found.shape[1], 1)
+    return np.concatenate([start, found[:, :, frames[frames >= given] - given]], 2)
 
 
 def _label(arrays: Mapping[str, np.ndarray], row: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Num
 from numpy import ndarray
 
+from ups.evaluation.labels import PredictorLabel
 from ups.evaluation.solver import Comparison
 from ups.report.legend import REFERENCE, Legend
 
@@ -31,10 +32,12 @@ class Sample:
 @dataclass(frozen=True, eq=False)
 class Ensemble:
     """What members say: `fan` are their quantiles at each sample of the page, `spread` and `skill` root mean squares
-    over the test set at each predicted time, `ranks` how often the truth had 0 … M members below it.
+    over the test set at each predicted time, `ranks` how often the truth had 0 … M members below it. `members` are a
+    few at the samples' frames, of which those given are true.
     """
 
     fan: Float[ndarray, "S Q T *space C"]
+    members: Float[ndarray, "S K F *space C"]
     spread: Float[ndarray, " T"]
     skill: Float[ndarray, " T"]
     ranks: Float[ndarray, " R"]
@@ -81,6 +84,17 @@ class TaskPage:
             for sample in self.samples
         ]
         return replace(self, axes=self.axes[:2], samples=samples)
+
+    def of_members(self, name: str) -> TaskPage:
+        """The page with a few members of this ensemble instead of predictors."""
+        found = self.ensembles[name].members
+        names = [f"member {place + 1}" for place in range(found.shape[1])]
+        legend = Legend(tuple(PredictorLabel(member, member, "stage") for member in names), names[0])
+        samples = [
+            replace(sample, predictions=dict(zip(names, own, strict=True)))
+            for sample, own in zip(self.samples, found, strict=True)
+        ]
+        return replace(self, legend=legend, samples=samples, ensembles={})
 
     @property
     def dimension(self) -> int:

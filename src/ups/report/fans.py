@@ -19,9 +19,10 @@ def ensemble_figure(task: TaskPage) -> Figure:
     figure = Figure(figsize=(9.6, 2.1 * count + 0.3), layout="constrained")
     rows = figure.subplots(count, 3, squeeze=False, sharex="col")
     truth = _middle(task.samples[0].truth)
+    all_times = next(iter(task.growth.values()))[0]  # of which pictures may have few
     for (fan, spread, ranks), (name, ensemble) in zip(rows, task.ensembles.items(), strict=True):
         ink = task.legend.ink(name)
-        times = task.times[len(task.times) - len(ensemble.spread) :]
+        times = all_times[len(all_times) - len(ensemble.spread) :]
         _fan(fan, ink, times, np.stack([_middle(quantile) for quantile in ensemble.fan[0]]))
         line(fan, TRUTH, task.times, truth, "truth")
         fan.set_ylabel(plain(task.legend.title(name)))

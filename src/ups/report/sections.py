@@ -34,8 +34,8 @@ STEADY_ROWS = 4
 
 
 def task_section(task: TaskPage, budget: int) -> str:
-    """The whole section; `budget` bounds the bytes of fields its player embeds."""
-    key = slug(task.name)
+    """The whole section; `budget` bounds the bytes of fields its players embed."""
+    key, budget = slug(task.name), budget // 2 if task.ensembles else budget
     curves = ""
     if task.growth and not task.steady:
         text = "Mean over the test samples at each time; the given frame is not drawn. Lower and flatter is better."
@@ -51,7 +51,7 @@ def task_section(task: TaskPage, budget: int) -> str:
 <h3>Fields and errors</h3>
 {_pictures(task)}
 {f'<h3>{"Scales" if task.steady else "Time and scales"}</h3><div class="pair">{curves}</div>' if curves else ""}
-{_ensembles(task) if task.ensembles else ""}
+{_ensembles(task, key, budget) if task.ensembles else ""}
 {_solver(task.solver, task) if task.solver else ""}
 {_metrics(task)}
 </section>"""
@@ -158,14 +158,17 @@ def _middle(task: TaskPage) -> str:
     return f"{task.axes[2][len(task.axes[2]) // 2]:.3g}"
 
 
-def _ensembles(task: TaskPage) -> str:
+def _ensembles(task: TaskPage, key: str, budget: int) -> str:
     text = (
         "Left: at the middle of the domain the truth (black), the members' median and what half and nine tenths of "
         "them span. Middle: members' spread and the error of their mean, over all samples: equal where an ensemble "
         "knows how wrong it is. Right: how often so many members were below the truth: level where it is one of them."
     )
     picture = figure_html(ensemble_figure(task), "svg", f"Ensembles of {task.title}", text, kind="wide")
-    return f"<h3>Ensembles</h3>{picture}"
+    first = next(iter(task.ensembles))
+    page = task.of_members(first)
+    player = _player(page, f"{key}-members", player_data(page.plane, budget))
+    return f"<h3>Ensembles</h3>{picture}<h3>Members of {escape(task.legend.title(first))}, frame by frame</h3>{player}"
 
 
 def _solver(solver: Comparison, task: TaskPage) -> str:

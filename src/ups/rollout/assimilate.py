@@ -114,7 +114,8 @@ def assimilate(predictor: Predictor, problem: Problem) -> Assimilated:
     near = [torch.cat([v, v.new_zeros(len(v), model.numbers - v.shape[1])], 1) for v in model.background.near]
     starts = torch.stack([read.new_zeros(len(read), model.numbers), *near])
     ends, values = _search(model, problem, starts, torch.zeros_like(starts), read.expand(len(starts), *read.shape))
-    found = ends.take_along_dim(values.argmin(0)[None, :, None], 0)
+    lowest = values.nan_to_num(nan=torch.inf).argmin(0)
+    found = ends.take_along_dim(lowest[None, :, None], 0)
     if (members := question.members) > 1:
         draws = Draws(question.seed, "assimilate", torch.zeros((), dtype=torch.long), torch.arange(members * len(read)))
         centre = draws.normal("background", (model.numbers,)).to(read).unflatten(0, (members, -1))
