@@ -202,6 +202,18 @@ def test_one_that_is_not_installed_is_one_sentence(monkeypatch: pytest.MonkeyPat
         check_trackers(OFFLINE)
 
 
+def test_a_run_that_was_never_tracked_is_written_down_for_sending(
+    run: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(fake.parent / "fake"))
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    (run / "outcome.json").write_text(json.dumps({"state": "stopped", "reason": "asked to", "rank": 0}))
+    assert module.sync(run) == []  # what stands in for W&B leaves no file to send
+    said = told(fake)
+    assert [entry["finish"] for entry in said if "finish" in entry] == [STOPPED] and {"preempting": True} in said
+    assert [entry["row"]["operator/step"] for entry in said if "row" in entry] == [20, 40, 60, 60]
+
+
 def test_what_is_no_run_cannot_be_sent(tmp_path: Path):
     with pytest.raises(UserError, match="is not a run"):
         module.sync(tmp_path)
@@ -286,9 +298,10 @@ def test_a_run_is_seen_at_the_server_while_it_works_and_not_held_up_by_one_that_
         result = ups(*online, **server.variables())
         assert result.returncode == 0, result.stderr
         ((name, one),) = server.runs.items()
-        assert (name, one.state, len(one.rows)) == (identity(tmp_path / "toy"), "finished", 6)
+        assert (name, one.state) == (identity(tmp_path / "toy"), "finished")
+        assert len(one.rows) == 7  # three of steps, three of validations, one with a picture
         down = ups(*online, "name=down", **{**server.variables(), "WANDB_BASE_URL": "http://127.0.0.1:9"})
         assert down.returncode == 0 and "ups track sync" in down.stderr, down.stderr
         sync = ups("track", "sync", tmp_path / "down", **server.variables())
         assert sync.returncode == 0, sync.stderr + sync.stdout
-        assert [(one.state, len(one.rows)) for one in server.runs.values()] == [("finished", 6)] * 2
+        assert [(one.state, len(one.rows)) for one in server.runs.values()] == [("finished", 7)] * 2

@@ -79,6 +79,7 @@ def sync(directory: Path) -> list[Path]:
 def _start(directory: Path, project: str, mode: str) -> subprocess.Popen[str]:
     """The process that follows the run. It notices the end of this one, also by SIGKILL, and writes what is left."""
     command = [sys.executable, "-m", "ups.track.follow", str(directory.resolve()), project, mode]
+    _log(directory).parent.mkdir(exist_ok=True)
     with _log(directory).open("a") as log:
         return subprocess.Popen(
             command,
