@@ -164,8 +164,8 @@ def test_what_does_not_fit_into_a_browser_is_refused_in_a_sentence(sim, finished
     with pytest.raises(UserError, match=r"has [\d,]+ weights, too many for a browser, which takes 100; serve it with"):
         exported.write_page(finished_run, page_file)
     monkeypatch.undo()
-    monkeypatch.setattr(exported, "MOST_CELLS", 100)
-    with pytest.raises(UserError, match="task 'advection' has 128 points, too many for a browser"):
+    monkeypatch.setattr(exported, "MOST_PRODUCTS", 100)
+    with pytest.raises(UserError, match=r"a step of task 'advection' takes [\d,]+ products, too many for"):
         exported.write_page(finished_run, page_file)
     assert not page_file.exists()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,8 @@ from ups.web.wire import packed
 
 MOST_WEIGHTS = 2**24
 """Numbers: of more, a file would take above 80 MB and a step seconds."""
-MOST_CELLS = 2**16
-"""Of a task's own grid: more are too slow in a browser."""
+MOST_PRODUCTS = 2 * 10**9
+"""Of numbers in a step: a browser takes some seconds for them."""
 STARTS = 6
 """Of each kind. The page goes from seed s to 7 s + 1: each of six in turn."""
 
@@ -72,16 +71,16 @@ def standalone(model: Propagator, tasks: Iterable[TrainedTask], run: Path | None
     told, programs = playground.describe(), Programs()
     arrays: dict[str, Any] = {}
     for name, learned in playground.tasks.items():
-        cells = math.prod(learned.grid.shape)
-        if cells > MOST_CELLS:
-            raise UserError(
-                f"task {name!r} has {cells:,} points, too many for a browser, which takes {MOST_CELLS:,}; serve it "
-                "with `ups serve`, or choose another with --task"
-            )
         about = told["tasks"][name]
         about |= {"solver": False, "members": 1, "seeds": STARTS}
         about["conserved"] = [invariant.channel for invariant in learned.spec.invariants]
+        before = programs.products
         about["step"] = programs.trace(*_step(model, learned))
+        if (products := programs.products - before) > MOST_PRODUCTS:
+            raise UserError(
+                f"a step of task {name!r} takes {products:,} products, too many for a browser, which takes "
+                f"{MOST_PRODUCTS:,}; serve it with `ups serve`, or choose another with --task"
+            )
         about["grids"] = {}
         for factor in about["resolutions"]:
             grid = grid_like(learned.grid, [round(factor * n) for n in learned.grid.shape])

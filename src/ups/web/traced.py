@@ -46,10 +46,13 @@ TYPES = {torch.float32: "f4", torch.float64: "f8", torch.int64: "f8", torch.int3
 
 
 class Programs:
-    """Programs that share their constants: float32 ones are `arrays`, the few others stand in the programs."""
+    """Programs that share their constants: float32 ones are `arrays`, the few others stand in the programs. Their
+    products of matrices are `products` of numbers, all together.
+    """
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
+        self.products = 0
         self._names: dict[tuple, str] = {}
 
     def trace(self, function: Callable[..., Any], *examples: Tensor) -> dict[str, Any]:
@@ -95,6 +98,9 @@ class Programs:
             given += [node.kwargs.get(each.name, each.default_value) for each in schema[len(given) :]]
             given = [value for value, each in zip(given, schema, strict=True) if each.name not in NOT_SAID]
         made = node.meta["val"]
+        if name in ("mm", "bmm", "addmm", "baddbmm"):
+            left: Any = node.args[0 if name in ("mm", "bmm") else 1]
+            self.products += made.numel() * left.meta["val"].shape[-1]
         shape, kind = (list(made.shape), TYPES[made.dtype]) if isinstance(made, Tensor) else (None, None)
         return [name, _plain(given, places), shape, kind]
 
