@@ -126,8 +126,9 @@ def test_configurations_are_valid(block: Block, tmp_path: Path) -> None:
     values = yaml.safe_load(block.text)
     assert isinstance(values, dict)
     if "tasks" in values or "stages" in values:
-        tasks = "" if "tasks" in values else "tasks: {burgers: {make: {equation: burgers, trajectories: 9}}}\n"
-        (tmp_path / "written.yaml").write_text(tasks + block.text)
+        named = ["burgers", *(["darcy"] if "darcy" in block.text else [])]
+        made = ", ".join(f"{name}: {{make: {{equation: {name}, trajectories: 9}}}}" for name in named)
+        (tmp_path / "written.yaml").write_text(("" if "tasks" in values else f"tasks: {{{made}}}\n") + block.text)
         load_run(tmp_path / "written.yaml", [])
 
 

@@ -2,10 +2,13 @@ import math
 
 import numpy as np
 import pytest
-from demo_report import advection_page, darcy_page, vortex_page
+from demo_report import advection_page, cube_page, darcy_page, vortex_page
+from matplotlib import colormaps
 from matplotlib.collections import QuadMesh
 
+from ups.report.boxes import box_figure
 from ups.report.drawing import error_limit, field_limits
+from ups.report.legend import FIELD_MAP
 from ups.report.pictures import film_figure, space_time_figure, steady_figure
 
 
@@ -55,3 +58,15 @@ def test_panels_of_a_picture_share_their_limits(figure, fields, errors, statics)
     assert counts == sorted(count for count in (fields, errors, statics) if count)
     (symmetric,) = {clim for clim in limits if clim[0] == -clim[1]}
     assert limits.count(symmetric) == errors
+
+
+def test_a_box_shows_three_faces_of_truth_model_and_error():
+    task = cube_page(count=1)
+    volume = task.samples[0].truth[-1, ..., 0]
+    low, high = field_limits([volume])
+    panels = box_figure(task, task.samples[0], 0).axes[:3]
+    assert [len(axes.images) for axes in panels] == [3, 3, 3]
+    for face, shown in zip((volume[:, :, -1], volume[:, 0], volume[0]), panels[0].images, strict=True):
+        expected = colormaps[FIELD_MAP]((face.T - low) / (high - low))
+        np.testing.assert_allclose(shown.get_array(), expected)
+    assert panels[2].get_title().endswith("− truth")

@@ -161,7 +161,7 @@ def test_all_nan_in_two_dimensions_is_drawn_as_well():
 def test_three_dimensions_are_drawn_as_a_plane_in_time_and_as_cuts_at_the_end():
     task = cube_page(count=1)
     text = page(report_of([task]))
-    assert text.count('data-sample="0" data-channel="1" hidden') == 2
+    assert text.count('data-sample="0" data-channel="1" hidden') == 3
     data = json.loads(_data(text, "task-box-data"))
     assert data["dimension"] == 2 and [len(axis) for axis in data["axes"]] == [24, 16]
     both = (task.samples[0].predictions["fno"], task.samples[0].truth)

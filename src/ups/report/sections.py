@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from ups.evaluation.solver import Comparison
 from ups.report.animation import player_data
+from ups.report.boxes import box_figure
 from ups.report.contents import TaskPage
 from ups.report.drawing import render
 from ups.report.fans import ensemble_figure
@@ -136,6 +137,12 @@ def _pictures(task: TaskPage) -> str:
         ]
     if task.dimension == 3:
         when = "" if task.steady else " at the last time"
+        seen = f"The box{when} from a corner: x to the right, y to the left, z up. "
+        pictures += [
+            (index, channel, box_figure(task, sample, channel), f"Sample {sample.label}. {seen}{same}")
+            for index, sample in enumerate(shown)
+            for channel in channels
+        ]
         pictures += [
             (index, channel, cuts_figure(task, sample, channel), f"Sample {sample.label}{when}. {same}")
             for index, sample in enumerate(shown)
