@@ -102,7 +102,7 @@ def estimate(
     sending = sum(known) if len(known) == len(parts) else None
     step = None
     if rates is not None and computing is not None and sending is not None:
-        least, most = (1 - rates.error) * computing, (1 + rates.error) * computing
+        least, most = max(0.0, 1 - rates.error) * computing, (1 + rates.error) * computing
         # Replicated ranks send between two passes; sharded ones within them, so that at best the longer one counts.
         step = (least + sending if strategy == "ddp" else max(least, sending), most + sending)
     if step is not None and seconds is not None:
@@ -208,18 +208,24 @@ def draw(rows: Sequence[Estimate], best: Estimate | None, memory: float | None, 
             found = [
                 (row.ranks, *ends) for row in rows if row.strategy == strategy and (ends := value(row)) is not None
             ]
-            ranks, least, most = zip(*sorted(found), strict=True) if found else ((), (), ())
+            if not found:
+                continue
+            ranks, least, most = zip(*sorted(found), strict=True)
             down = [high - low for low, high in zip(least, most, strict=True)]
             bars = {"yerr": [down, [0.0] * len(down)], "capsize": 3} if any(down) else {}
             axes.errorbar(ranks, most, marker=mark, markerfacecolor="none", label=strategy, **bars)
-        axes.set(xlabel="ranks", xscale="log", yscale="log", title=title)
+        axes.set(xlabel="ranks", xscale="log", title=title)
+        if value is step:  # whose range may reach down to 0
+            axes.set_ylim(bottom=0)
+        else:
+            axes.set_yscale("log")
         axes.set_xticks(counts, counts, minor=False)
         axes.xaxis.minorticks_off()
     if memory is not None:
         panels[0].axhline(memory / 1e9, color="grey", linestyle="--", label="the device's memory")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(STRATEGIES) + 1)
     if best is not None:
-        figure.suptitle(plain(f"{best.stage}: {best.strategy} on {best.ranks} ranks is recommended"))
+        figure.suptitle(plain(f"{best.stage} on {best.ranks} ranks: {best.strategy} is recommended"))
     path.write_bytes(render(figure, "svg" if path.suffix == ".svg" else "png"))
 
 
