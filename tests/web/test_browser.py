@@ -144,7 +144,7 @@ def test_an_obstacle_is_painted_and_members_spread(browser, unlike, tmp_path):
     np.testing.assert_allclose(spread, np.abs(seen[3]) * np.linspace(0.9, 1.1, 8).std(ddof=1), rtol=1e-4, atol=1e-7)
     batch = ups.open_dataset(tmp_path / "obstacle.nc").read([0], slice(None))
     assert set(batch.static) == {"a"} and set(batch.forcings) == {"f"}
-    np.testing.assert_array_equal(batch.mask[0], mask > 0.5)
+    assert batch.mask is not None and np.array_equal(batch.mask[0], mask > 0.5)
     np.testing.assert_array_equal(batch.values[0, ..., 0], seen * mask)
     assert found.violations_count == 0, found.generate_report()
 
@@ -256,7 +256,7 @@ def test_the_page_is_accessible_and_fits(browser, url, viewport, scheme, task):
 
 @pytest.mark.slow
 def test_the_first_frame_comes_within_a_second_and_then_twenty_each_second(browser, trained):
-    """Of a model as large as the quickstart's, beside the solver."""
+    """Of a model larger than the quickstart's, beside the solver."""
     tasks = tuple(trained.tasks.values())
     full = OperatorPredictor(ModelSpec("spectral", {}, tasks).build().requires_grad_(False), tasks)
     served = Served(Simulator(full, trained.run), ServerSettings(port=0))

@@ -139,7 +139,7 @@ def test_an_exported_run_is_played_without_a_network(browser, finished_run, tmp_
 
 
 @pytest.mark.slow
-def test_a_page_as_large_as_the_quickstarts_is_quick_and_small(browser, finished_run, tmp_path):
+def test_a_page_larger_than_the_quickstarts_is_quick_and_small(browser, finished_run, tmp_path):
     tasks = tuple(ups.load(finished_run).tasks.values())
     full = ModelSpec("spectral", {}, tasks).build().eval().requires_grad_(False)
     page_file = tmp_path / "model.html"
