@@ -141,7 +141,7 @@ def reader(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     u0 = torch.sin(2 * torch.pi * x)[:, None]
     nu = np.linspace(0.005, 0.05, 12)
     t = np.arange(21)[:, None] * 0.05
-    u = np.stack([np.exp(-n * 40 * t) * np.sin(2 * np.pi * (x[None, ::4].numpy() - 0.3 * t)) for n in nu])
+    u = np.stack([np.exp(-n * 40 * t) * np.sin(2 * np.pi * (x[None, ::4].numpy() - 0.3 * t + 9 * n)) for n in nu])
     return {
         "ups": ups,
         "torch": torch,

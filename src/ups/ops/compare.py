@@ -95,6 +95,12 @@ def _tensor(values: Sequence[float | None]) -> torch.Tensor:
     return torch.tensor([math.inf if value is None else value for value in values], dtype=torch.float64)
 
 
+def short_names(runs: Sequence[str | Path]) -> list[str]:
+    """Their folders' names, or whole paths where two have the same."""
+    names = [Path(run).name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]
+
+
 def differences(runs: Sequence[Path]) -> dict[str, list[Any]]:
     """The keys in which configurations differ, and each run's value."""
     flat = [leaves(parse_yaml((run / "config.yaml").read_text())) for run in runs]
@@ -147,7 +153,7 @@ def figure(rows: Sequence[Row]) -> Figure:
             axes.errorbar([row.error], [runs.index(row.run)], xerr=ends, fmt="o", capsize=3)
         axes.set_yticks(
             range(len(runs)),
-            [plain(Path(run).name) for run in runs] if number % 4 == 1 or columns == 1 else [""] * len(runs),
+            [plain(name) for name in short_names(runs)] if number % 4 == 1 or columns == 1 else [""] * len(runs),
         )
         axes.set(title=plain(f"{task}, {kind.replace('_', ' ')}"), xlabel="nRMSE", ylim=(len(runs) - 0.5, -0.5))
     return found
