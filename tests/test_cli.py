@@ -43,7 +43,7 @@ COMMANDS = [
     "data",
 ]
 COMMANDS += [f"data {name}" for name in ("make", "fetch", "inspect", "stats", "convert")]
-COMMANDS += ["store", "store build", "store verify"]
+COMMANDS += ["store", "store build", "store verify", "plan", "track", "track sync", "launch"]
 HEAVY = ["torch", "numpy", "matplotlib", "h5py"]
 
 
@@ -105,7 +105,7 @@ def test_the_help_of_every_command_shows_an_example(command):
 
 def test_every_command_is_in_this_list():
     listed = set()
-    for group in ("", "data", "store"):
+    for group in ("", "data", "store", "track"):
         section = call(*group.split(), "--help").stdout.split("Commands:")[1]
         listed |= {f"{group} {line.split()[0]}".strip() for line in section.strip().splitlines()}
     assert listed == set(COMMANDS) - {""}

@@ -95,6 +95,9 @@ def test_a_coefficient_that_was_never_seen_is_warned_of(simulator, value):
 def test_points_that_no_memory_holds_are_refused_at_once(tmp_path, equation, points):
     with pytest.raises(UserError, match=r"GB of memory to be solved, and there are .*; give fewer points \(--points\)"):
         make(equation, tmp_path, count=1, points=points)
+    told = ["tasks.burgers.make.settings.points=1000000000000"]
+    with pytest.raises(UserError, match="GB of memory to be solved"):
+        train("quickstart", told, runs=tmp_path / "runs")
 
 
 @pytest.mark.parametrize(

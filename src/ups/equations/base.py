@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ups.distributed.runtime.host import host_memory
 from ups.equations.schemes.marching import block_means, doublings, march
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Channel, Grid, Invariant, Kind, TaskSpec
@@ -20,6 +21,10 @@ Device = torch.device | str
 Static = Mapping[str, Float[Tensor, "B *space"]]
 """Static fields by their names."""
 Solution = tuple[Float[Tensor, "B T *space C"], Static]
+
+
+STATES = 4
+"""Fields that a solver holds at once, at least."""
 
 
 class Equation(ABC):
@@ -75,6 +80,20 @@ class Equation(ABC):
     def require(self, setting: str, fine: bool, remedy: str) -> None:
         if not fine:
             raise UserError(f"{self.name}: {setting} is {getattr(self, setting)!r}; {remedy}")
+
+    def check_memory(self) -> None:
+        """Refuse a grid of which not even one trajectory can be solved: its state and a few like it, in float64, and
+        the frames that are kept of it.
+        """
+        points, frames = float(self.points) ** self.dimension, 1 if self.steady else self.frames
+        solved = STATES * points * self.refinement**self.dimension
+        needed, room = 8 * len(self.channels) * (solved + points * frames), host_memory()
+        if needed > room:
+            raise UserError(
+                f"{self.name}: a trajectory of {self.points:,} points an axis and {frames:,} frames needs at least "
+                f"{needed / 1e9:,.0f} GB of memory to be solved, and there are {room / 1e9:,.0f}; give fewer points "
+                "(--points) or frames (--frames)"
+            )
 
     @property
     def solver(self) -> str:

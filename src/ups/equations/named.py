@@ -40,7 +40,9 @@ def named_equation(name: str, settings: Mapping[str, float | str]) -> Equation:
         if not number or (whole and isinstance(value, float) and not value.is_integer()):  # NaN and inf are not whole
             raise UserError(f"{name}: {setting} is {value!r}; give a {'whole ' if whole else ''}number")
         given[setting] = int(value) if whole else float(value)
-    return equation(**given)
+    made = equation(**given)
+    made.check_memory()
+    return made
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from ups.data.formats.layouts import Layout, named_layout
 from ups.data.formats.writing import Writer
 from ups.data.generate.chunks import Chunks, gpus
 from ups.data.open import open_dataset
-from ups.distributed.runtime.host import host_memory
 from ups.durable import check_space, room_for, sync
 from ups.equations import Equation
 from ups.equations.named import named_equation
@@ -31,8 +30,6 @@ from ups.fields import Batch, Header
 from ups.locks import held
 from ups.track.tick import Tick
 
-STATES = 4
-"""Fields that a solver holds at once, at least."""
 VERSION = 4  # of the bytes a solver makes; raised when any solver's output changes
 
 
@@ -61,7 +58,7 @@ def generate(
     if device != "cpu":
         gpus(device)
     kind = named_layout(layout or equation.layout)
-    _check_memory(equation)
+    equation.check_memory()
     keys = data_keys(equation, count, seed, kind.name)
     key = keys[device.partition(":")[0]]
     folders = {made: path.with_name(f".{path.name}.chunks-{made[:16]}") for made in keys.values()}
@@ -117,22 +114,6 @@ def data_key(equation: Equation, count: int, seed: int, layout: str = "", device
 def data_keys(equation: Equation, count: int, seed: int, layout: str = "") -> dict[str, str]:
     """The key of the data as each kind of device makes them: any of these is the data asked for."""
     return {device: data_key(equation, count, seed, layout, device) for device in ("cpu", "cuda")}
-
-
-def _check_memory(equation: Equation) -> None:
-    """Refuse a grid of which not even one trajectory can be solved: its state and a few like it, in float64, and the
-    frames that are kept of it.
-    """
-    points, channels = float(equation.points) ** equation.dimension, len(equation.channels)
-    solved = STATES * points * equation.refinement**equation.dimension
-    frames = 1 if equation.steady else equation.frames
-    needed, room = 8 * channels * (solved + points * frames), host_memory()
-    if needed > room:
-        raise UserError(
-            f"{equation.name}: a trajectory of {equation.points:,} points an axis and {frames:,} frames needs at least "
-            f"{needed / 1e9:,.0f} GB of memory to be solved, and there are {room / 1e9:,.0f}; give fewer points "
-            "(--points) or frames (--frames)"
-        )
 
 
 def _make(chunks: Chunks, kind: Layout, key: str, workers: int, name: str, progress: Tick) -> Path:
