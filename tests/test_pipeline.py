@@ -90,7 +90,7 @@ def test_more_steps_for_a_stage_that_a_trained_one_stands_on_are_refused_before_
     task = "{make: {equation: advection, trajectories: 10, values: {beta: [0.4]}, settings: {points: 32, frames: 5}}}"
     (tmp_path / "two.yaml").write_text(
         f"tasks: {{advection: {task}}}\ntraining: {{steps: 4, batch_size: 2}}\nruntime: {{threads: 1}}\n"
-        "stages: {first: {kind: operator, width: 4}, second: {kind: operator, width: 4, on: [first]}}"
+        "stages: {first: {kind: codec, width: 4, modes: 2}, second: {kind: cached, width: 4, modes: 2, on: [first]}}"
     )
     pipeline.train(tmp_path / "two.yaml", [], tmp_path)
     first = tmp_path / "two" / "stages" / "first"
