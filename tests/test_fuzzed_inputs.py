@@ -142,11 +142,11 @@ def test_hostile_checkpoints_with_right_checksums_are_refused_or_read(tmp_path_f
     folder = tmp_path_factory.mktemp("hostile") / "out"
     folder.mkdir()
     head = unseal((exported / checkpoint.MANIFEST).read_bytes())
-    weights = (exported / WEIGHTS).read_bytes()
+    weights = (exported / checkpoint.WEIGHTS).read_bytes()
     if data.draw(st.booleans()):
         weights = data.draw(hostile_weights(weights))
-    (folder / WEIGHTS).write_bytes(weights)
-    head["files"][WEIGHTS] = {"bytes": len(weights), "crc32": crc32_of(folder / WEIGHTS)}
+    (folder / checkpoint.WEIGHTS).write_bytes(weights)
+    head["files"][checkpoint.WEIGHTS] = {"bytes": len(weights), "crc32": crc32_of(folder / checkpoint.WEIGHTS)}
     (folder / checkpoint.MANIFEST).write_bytes(seal({"head": head, **data.draw(altered(head) | st.just(head))}))
     with refused_or_read():
         restored(folder)
@@ -187,7 +187,7 @@ def test_a_part_that_claims_to_lie_far_away_takes_no_memory(tmp_path):
 def test_a_stage_does_not_stand_on_one_outside_its_run(tmp_path, exported):
     folder = tmp_path / "run" / "stage"
     folder.mkdir(parents=True)
-    (folder / WEIGHTS).write_bytes((exported / WEIGHTS).read_bytes())
+    (folder / checkpoint.WEIGHTS).write_bytes((exported / checkpoint.WEIGHTS).read_bytes())
     head = unseal((exported / checkpoint.MANIFEST).read_bytes())
     head["content"]["parents"] = {"../../elsewhere": "0"}
     (folder / checkpoint.MANIFEST).write_bytes(seal(head))

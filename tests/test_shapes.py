@@ -21,7 +21,7 @@ ARRAYS = {"Tensor", "torch.Tensor", "ndarray", "np.ndarray"}
 # Beside the flow, tensors are bytes to save, sum or send: any shape is right.
 BESIDE = {"distributed", "track"}
 # What a user gives comes in many shapes, and a wrong one is refused with a sentence.
-GIVEN = {"Simulator.rollout", "Simulator.question", "RemoteSimulator.rollout"}
+GIVEN = {"Simulator.rollout", "Simulator.question", "Simulator.assimilate", "RemoteSimulator.rollout"}
 # Asked only for its device and precision.
 LIKE = "like"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -315,12 +314,3 @@ def test_a_start_that_is_no_npz_is_refused_with_what_makes_one(tmp_path: Path) -
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no trained model"):
         ups.load(tmp_path)
-
-
-def test_the_example_in_the_readme_runs(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert blocks
-    monkeypatch.chdir(finished_run.parents[1])
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})

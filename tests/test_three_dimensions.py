@@ -72,7 +72,7 @@ def test_a_task_in_three_dimensions_goes_from_its_file_to_the_report(tmp_path: P
         spectrum = arrays["spectrum_truth"]  # a wave along x alone, and one along all axes with |k| = √3
         assert np.argsort(spectrum)[-2:].tolist() == [2, 1] and spectrum[[0, 3, 4]].max() < 1e-10
     page = (folder / "report.html").read_text()
-    assert page.count('data-sample="0" data-channel="0"') == 2  # the plane's film, and the cuts
+    assert page.count('data-sample="0" data-channel="0"') == 3  # the plane's film, the box from a corner, and the cuts
     assert "of the plane that is drawn: z = 0.562" in page
     found = ups.load(folder).rollout(values[0, 0], steps=5)
     assert found.values.shape == (5, *SPACE, 1) and bool(found.values.isfinite().all())

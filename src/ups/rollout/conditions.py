@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ups.errors import UserError
@@ -21,7 +22,7 @@ FAR = 0.1
 
 
 def checked(
-    learned: TrainedTask, given: Mapping[str, Any], like: Tensor, notes: list[str], domain: Tensor | None
+    learned: TrainedTask, given: Mapping[str, Any], like: Tensor, notes: list[str], domain: Bool[Tensor, "..."] | None
 ) -> dict[str, Tensor]:
     """All that the task takes, finite; what is far from training is noted."""
     spec = learned.spec
@@ -56,7 +57,7 @@ def checked(
     return values
 
 
-def of_samples(learned: TrainedTask, given: Mapping[str, Tensor], batch: int, grid: Grid) -> Conditions:
+def of_samples(learned: TrainedTask, given: Mapping[str, Float[Tensor, "..."]], batch: int, grid: Grid) -> Conditions:
     """What was checked, of each of so many samples."""
     spec = learned.spec
     fields = {}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ups.config.named import Registry
 from ups.config.settings import Strict
 from ups.distributed.runtime.settings import RuntimeConfig
-from ups.distributed.runtime.start import Runtime
 from ups.models.architectures import ARCHITECTURES
 from ups.models.corrector import CorrectorSettings
 from ups.models.saved import ModelSpec, TrainedTask
-from ups.training.data import TaskData
 from ups.training.settings import TrainingConfig
 from ups.training.stage import Stage
 from ups.training.stages.cached import (
@@ -28,6 +26,10 @@ from ups.training.stages.corrector import CorrectorStage, build_corrector
 from ups.training.stages.distilled import DistilledSettings, DistilledStage, build_distilled
 from ups.training.stages.operator import OperatorStage, OperatorStageSettings, freeze_shared, operator_settings
 from ups.training.stages.steady import SteadySettings, SteadyStage, build_steady
+
+if TYPE_CHECKING:  # who only loads a model does not wait for data
+    from ups.distributed.runtime.start import Runtime
+    from ups.training.data import TaskData
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,9 @@ class StageContext:
     checksums: Mapping[str, str]
 
 
-Reads = Callable[[str, Runtime, Mapping[str, TaskData], Mapping[str, Stage], int | None], Mapping[str, TaskData]]
+Reads: TypeAlias = (
+    "Callable[[str, Runtime, Mapping[str, TaskData], Mapping[str, Stage], int | None], Mapping[str, TaskData]]"
+)
 """From a stage's name, the run's tasks, the stage's trained parents and a number of worker processes to what it is
 trained on."""
 

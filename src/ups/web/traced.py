@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -55,7 +56,7 @@ class Programs:
         self.products = 0
         self._names: dict[tuple, str] = {}
 
-    def trace(self, function: Callable[..., Any], *examples: Tensor) -> dict[str, Any]:
+    def trace(self, function: Callable[..., Any], *examples: Shaped[Tensor, "..."]) -> dict[str, Any]:
         """What `function` computes of tensors shaped as the examples: a tensor, or several."""
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             function(*examples)  # makes the tables that models keep, which the program then holds

@@ -7,7 +7,7 @@ looked at. It steps through latents of 8 to 64 times fewer numbers, and never en
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import create_model
@@ -15,19 +15,20 @@ from pydantic import create_model
 from ups.config.settings import Strict
 from ups.data.draws import Draws
 from ups.data.sampler import Span
-from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.fields import Batch
 from ups.models.architectures import ARCHITECTURES
 from ups.models.propagator import Propagator
 from ups.rollout.latent import LatentPredictor
 from ups.rollout.unroll import start_history, unroll
-from ups.training.data import TaskData
-from ups.training.latents import in_latents, latents_of
 from ups.training.losses import LossParts, relative_error
 from ups.training.stage import Parent, Scores, Stage
 from ups.training.stages.codec import CodecStage
 from ups.training.stages.operator import OperatorStage, steps_of
+
+if TYPE_CHECKING:  # who only loads a model does not wait for data
+    from ups.distributed.runtime.start import Runtime
+    from ups.training.data import TaskData
 
 
 class CachedStageSettings(Strict):
@@ -64,6 +65,8 @@ class CachedStage:
         """For trajectories of fields: relative L2 per decoded frame of rollouts from those given, as the operator is
         judged, beside persistence's.
         """
+        from ups.training.latents import in_latents
+
         task, operator, decode = batch.task, self.operator, self.codec.model.decode
         own = next(learned for learned in operator.tasks if learned.spec.name == task)
         given, latents = own.given, in_latents(batch, own, self.codec.model)
@@ -90,6 +93,8 @@ def cached_tasks(
     name: str, runtime: Runtime, tasks: Mapping[str, TaskData], parents: Mapping[str, Stage], workers: int | None
 ) -> dict[str, TaskData]:
     """What the stage is trained on: the tasks in the latents of its codec, in stores that are built if need be."""
+    from ups.training.latents import latents_of
+
     codec = codec_among(name, parents)
     for task in tasks.values():
         if task.learned.spec.steady:
