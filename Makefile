@@ -16,8 +16,9 @@ run: $(INSTALLED)
 # Two OpenMP threads that spin while other processes want their core are a hundred times slower than one.
 test slow oldest faults soak fuzz: export OMP_WAIT_POLICY := PASSIVE
 
+# By two processes, a file at a time each.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
