@@ -21,13 +21,14 @@ from pydantic import BaseModel
 import ups
 from ups.cli.main import app
 from ups.data.settings import DataConfig, FilesConfig, MakeConfig, SamplingConfig, TaskConfig
-from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.settings import RuntimeConfig, WandbConfig
 from ups.evaluation.settings import EvaluationConfig
 from ups.models.architectures import ARCHITECTURES
+from ups.ops.gates import GateConfig
 from ups.pipeline.config import ComparedConfig, RunConfig, StageConfig
 from ups.rollout.result import Comparison, Rollout
 from ups.training.kinds import STAGES
-from ups.training.settings import TrainingConfig
+from ups.training.settings import PhysicsConfig, TrainingConfig
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
@@ -131,6 +132,7 @@ def configuration() -> Iterator[str]:
     yield from section("data", DataConfig)
     yield from section("training", TrainingConfig)
     yield from section("training.sampling", SamplingConfig)
+    yield from section("training.physics.TASK", PhysicsConfig)
     yield from section("stages.NAME", StageConfig)
     for name in STAGES:
         own = STAGES[name].settings({})
@@ -142,7 +144,9 @@ def configuration() -> Iterator[str]:
         )
     yield from section("compare.NAME", ComparedConfig)
     yield from section("evaluation", EvaluationConfig)
+    yield from section("gates.NAME", GateConfig)
     yield from section("runtime", RuntimeConfig)
+    yield from section("runtime.wandb", WandbConfig)
 
 
 def section(title: str, model: type[BaseModel], skip: Iterable[str] = (), level: str = "##") -> Iterator[str]:

@@ -17,7 +17,7 @@ from ups.errors import UserError
 def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), gpus: Gpus = None) -> None:
     """Make or open data, train, evaluate and write a report. Interrupted, it goes on where it was when run again.
 
-    With --gpus the stages are trained by that many supervised ranks; all else is done by one process.
+    With --gpus that many supervised ranks train the stages and share the evaluation; all else is done by one process.
 
     \b
     Example:
