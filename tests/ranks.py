@@ -107,3 +107,5 @@ def _serve(pipe: Connection) -> None:
             pipe.send((True, function(*arguments)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
+        if torch.distributed.is_initialized():  # a job that is stopped ends without, and its process with it
+            torch.distributed.destroy_process_group()
