@@ -95,7 +95,9 @@ def _costs_of_a_rank(folder: Path, strategy: str) -> tuple[Cost, int]:
 
 
 def _sent_by_sockets() -> int:
-    """Bytes that this process has written to its connections, by the system's own count (tcpi_bytes_sent)."""
+    """Bytes that this process has written to its connections, by the system's own counts: all that were sent less those
+    that were sent again (tcpi_bytes_sent, tcpi_bytes_retrans).
+    """
     total = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -103,5 +105,6 @@ def _sent_by_sockets() -> int:
                 told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:
             continue  # no connection, or closed meanwhile
-        total += struct.unpack_from("Q", told, 200)[0]
+        sent, again = struct.unpack_from("QQ", told, 200)
+        total += sent - again
     return total
