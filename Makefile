@@ -8,13 +8,13 @@ INSTALLED := .venv/.installed
 # Settings of the user's own environment that would send packages into it, or its packages into ours.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX
 
-.PHONY: run test slow oldest faults soak fuzz lint docs wheel clean
+.PHONY: run test slow extras oldest faults soak fuzz lint docs wheel clean
 
 run: $(INSTALLED)
 	$(BIN)/ups run quickstart
 
 # Two OpenMP threads that spin while other processes want their core are a hundred times slower than one.
-test slow oldest faults soak fuzz: export OMP_WAIT_POLICY := PASSIVE
+test slow extras oldest faults soak fuzz: export OMP_WAIT_POLICY := PASSIVE
 
 # By two processes, a file at a time each.
 test: $(INSTALLED)
@@ -22,6 +22,16 @@ test: $(INSTALLED)
 
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# What needs optional packages or a browser: formats, exports, Hugging Face, the playground, all code of the documentation.
+EXTRAS := arrays,arrow,docs,export,hub,lightning,remote,tensorboard
+extras: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[dev,$(EXTRAS)]' schemathesis
+	UPS_SCHEMATHESIS=$(BIN)/schemathesis $(BIN)/python -m pytest -m 'slow or not slow' tests/test_docs.py tests/web \
+	  tests/data/test_arrays.py tests/data/test_cached.py tests/data/test_remote.py tests/models/test_hub.py \
+	  tests/models/test_programs.py tests/report/test_report_gallery.py tests/rollout/test_result.py tests/test_trackers.py \
+	  tests/training/test_lightning.py
 
 # The tests, and those that compile, with the oldest torch that pyproject.toml allows, in an environment of its own of 5 GB.
 oldest: $(INSTALLED)
@@ -52,10 +62,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check src tests benchmarks examples scripts
 	$(BIN)/pyright
 
-# The documentation as a site, site/index.html; a dead link fails it.
+# The documentation as a site, site/index.html; a dead link fails it (not with --quiet, which hides it).
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 # build/ is removed first: setuptools would pack files from it that the sources no longer have.

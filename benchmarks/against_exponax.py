@@ -48,7 +48,7 @@ def ours(case: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
         return start.numpy(), rolled[0, :, None].numpy()
     x = (torch.arange(n, dtype=torch.float64) + 0.5) / n - 0.5
     start = torch.exp(-(x[:, None] ** 2 + x**2) / (2 * 0.039**2))[None]  # the narrowest drawn; it stays off our sides
-    rolled = Wave().roll(start, torch.full_like(start, case["c"]), times)
+    rolled = Wave().roll_in(start, torch.full_like(start, case["c"]), times)
     return torch.cat((start, torch.zeros_like(start))).numpy(), rolled[0].movedim(-1, 1).numpy()
 
 

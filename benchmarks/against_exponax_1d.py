@@ -59,11 +59,10 @@ def ours(case: Case) -> tuple[np.ndarray, np.ndarray]:
     import torch
 
     from ups.equations import DiffusionSorption, KuramotoSivashinsky, RandomWaves, ReactionDiffusion
-    from ups.equations.base import Equation1D
     from ups.equations.named import named_equation
 
     equation = named_equation(case.equation, {"points": case.points, **dict(case.settings)})
-    assert isinstance(equation, Equation1D)
+    assert equation.dimension == 1
     x, ids = equation.grid.positions[0], range(case.trajectories)
     times = torch.tensor([case.time], dtype=torch.float64)
     if isinstance(equation, ReactionDiffusion):

@@ -157,7 +157,7 @@ def main() -> None:
         (views,) = sim.scores.values()
         error = views["rollout"]["nrmse"]
         ours, rival, trivial = (error[who] for who in ("model", "fno", "persistence"))
-        cells = (f"{took:.0f}", *(f"{v:.4f}" for v in (ours, rival, trivial, ours / trivial)), f"{ours / rival:.2f}")
+        cells = (f"{took:.0f}", *(f"{v:.2g}" for v in (ours, rival, trivial, ours / trivial, ours / rival)))
         rows.append(f"| {name} | {' | '.join(cells)} |")
         print("\n".join(rows), flush=True)
 

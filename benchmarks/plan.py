@@ -71,7 +71,7 @@ def compared(path: Path, architecture: str, folder: Path) -> bool:
             one = sized(config, plan, outlines, wide, many)
             assert one is not None
             cost, seconds, measured = measured_step(config, one, outlines, runtime, folder / architecture / size)
-            planned, step = cost.peak + rates.workspace, rates.seconds(cost)
+            planned, step = rates.peak(cost), rates.seconds(cost)
             off = step / seconds - 1
             gpu = runtime.device.type == "cuda"
             missed |= abs(off) > STEP or (gpu and abs(planned / measured - 1) > PEAK)

@@ -57,6 +57,46 @@ SMALLER = [
 ]
 """The quickstart in a few seconds: the same tasks and phases, too little of each to learn much."""
 
+GENERATIVE = [
+    "tasks.kuramoto_sivashinsky.make.trajectories=20",
+    "tasks.kuramoto_sivashinsky.make.settings.points=32",
+    "tasks.kuramoto_sivashinsky.make.settings.frames=7",
+    "tasks.kuramoto_sivashinsky.make.settings.duration=6.0",
+    "tasks.kuramoto_sivashinsky.make.settings.warm_up=20.0",
+    *(f"stages.{stage}.{size}" for stage in ("operator", "codec", "corrector") for size in ("width=8", "depth=1")),
+    "stages.corrector.horizon=2",
+    "stages.corrector.steps=1",
+    *(f"stages.{stage}.training.steps=10" for stage in ("codec", "corrector", "distilled")),
+    "training.steps=20",
+    "training.validate_every=10",
+    "evaluation.members=3",
+    "evaluation.resamples=100",
+    "evaluation.solved=0",
+    "data.workers=1",
+    "runtime.threads=1",
+]
+"""The same of `ups run generative`, on 32 points."""
+
+
+TOY: dict[str, Any] = {
+    "name": "toy",
+    "tasks": {
+        "burgers": {
+            "make": {
+                "equation": "burgers",
+                "trajectories": 30,
+                "settings": {"points": 32, "frames": 9, "duration": 0.5},
+            }
+        }
+    },
+    "data": {"seed": 0, "workers": 1},
+    "stages": {"operator": {"width": 8, "depth": 1, "modes": 8, "head": 8}},
+    "training": {"steps": 20, "batch_size": 4, "validate_every": 20, "checkpoint_every": 20},
+    "evaluation": {"resamples": 100, "pictures": 1, "solved": 0},
+    "runtime": {"device": "cpu", "threads": 1},
+}
+"""A whole run of one task in a second or two."""
+
 
 class Solved:
     """A few solved trajectories as a Dataset."""

@@ -188,6 +188,8 @@ def test_what_is_outside_the_domain_changes_no_digit(tmp_path: Path) -> None:
     assert torch.equal(rolled, sim.rollout(broken, steps=2, conditions=Conditions(mask=mask)).values)
     with pytest.raises(UserError, match="needs a mask"):
         sim.rollout(u0, steps=2)
+    with pytest.raises(UserError, match="mask covers everything"):
+        sim.rollout(u0, steps=2, mask=torch.zeros_like(mask))
     with pytest.raises(UserError, match="has a mask, beyond which there is nothing"):
         sim.rollout(u0, steps=2, mask=mask, at=torch.tensor([[0.3]]))
 
@@ -266,3 +268,39 @@ def test_times_that_go_backwards_are_refused(decaying: Path, tmp_path: Path) -> 
         stored["dimensions/time"][3, 2] = 0.0  # pyright: ignore
     with pytest.raises(UserError, match=r"back.hdf5: 'time' .* must be increasing"):
         ups.open_dataset(file)
+
+
+def test_a_trajectory_s_forcing_is_that_of_the_time_of_each_step(
+    forced: tuple[Path, Tensor, Tensor], tmp_path: Path
+) -> None:
+    """Its frames are not a rollout's steps: of a file at half the step, every frame once was taken for a step's."""
+    file, values, force = forced
+    if not (file.parent / "runs" / "known" / "metrics.json").is_file():
+        trained(file, "known", told=", forcings: [f]", steps=120, page=True)
+    sim = ups.load(file.parent / "runs" / "known")
+    between = (force[:, 1:] + force[:, :-1]) / 2
+    finer = torch.stack([force[:, :-1], between], 2).flatten(1, 2)
+    path = write(
+        tmp_path / "finer.hdf5", values[:, :1].expand(-1, 12, -1), 0.5 * torch.arange(12), forcings={"f": finer}
+    )
+    trajectory = ups.open_dataset(path)[0]
+    found = sim.rollout(trajectory, steps=3, task="made").values
+    assert torch.equal(found, sim.rollout(values[0, 0].float(), steps=3, forcings={"f": force[0].float()}).values)
+    assert sim.rollout(trajectory, times=[0.75, 1.6], task="made").values.isfinite().all()
+    with pytest.raises(UserError, match=r"'f' of the trajectory ends after a time of 5.5, and 6 is needed"):
+        sim.rollout(trajectory, steps=6, task="made")
+
+
+def test_stages_that_cannot_use_a_condition_are_refused_before_any_is_trained(
+    forced: tuple[Path, Tensor, Tensor], decaying: Path, tmp_path: Path
+) -> None:
+    stages = "stages={operator: {width: 8}, codec: {width: 8}, corrector: {on: [operator, codec]}}"
+    rod = masked_file(tmp_path / "rod.hdf5", 0.0)
+    for file, told, more, said in (
+        (forced[0], ", forcings: [f]", [], r"'corrector' takes no forcings, .* has f; .*tasks.made.drop=\[f\]"),
+        (decaying, "", ["tasks.made.times=own"], r"'corrector' corrects rollouts at equal steps.*times=resample"),
+        (rod, ", masked: true", [], r"'codec' compresses whole grids.*tasks.made.drop=\[mask\]"),
+    ):
+        with pytest.raises(UserError, match=said):
+            trained(file, "refused", stages, *more, told=told)
+        assert not (file.parent / "runs" / "refused").exists()

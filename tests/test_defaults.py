@@ -92,6 +92,14 @@ def test_a_box_has_a_latent_for_every_point_unless_they_are_too_many(written: Pa
             ["compare={fno: {width: 64}}"],
             r"to train fno, the cpu has \S+ GB; lower fno.width or depth, or use data of fewer",
         ),
+        (
+            [
+                *(f"tasks.gray_scott_3d.make.settings.{extent}" for extent in ("points=256", "frames=1001")),
+                *("tasks.gray_scott_3d.latent_spacing=0.0625", "compare={}"),
+            ],
+            r"task 'gray_scott_3d': one trajectory, 1001 frames of 256 x 256 x 256 points, needs at least 403 GB to be "
+            r"measured and judged, and there are \S+ GB; give data of fewer frames or points",
+        ),
     ],
 )
 def test_a_box_that_does_not_fit_is_refused_before_anything_is_made(

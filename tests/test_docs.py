@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,15 @@ import yaml
 from documents import PAGES, ROOT, Block, anchors, blocks, commands, links
 from PIL import Image
 from serving import Served
+from small import GENERATIVE, SMALLER
 from typer.testing import CliRunner
 
 import ups
 from ups import pipeline
 from ups.cli.main import app
+from ups.equations import Burgers
 from ups.pipeline.config import load_run
+from ups.pipeline.finetune import finetune
 from ups.pipeline.fit import fit
 from ups.web.settings import ServerSettings
 
@@ -39,8 +43,26 @@ LONG = ("fit.md", "tutorial.md", "finetune.md", "generative.md")
 """Pages whose Python trains something."""
 
 
-NEEDED = ('device="cuda"', "onnxruntime", "hf://")
-"""What a page's Python is left out for."""
+NEEDED = {
+    'device="cuda"': torch.cuda.is_available(),
+    "onnxruntime": find_spec("onnxruntime") is not None,
+    "hf://": False,
+}
+"""What a page's Python is left out for, where it is not there."""
+STEADY = [
+    "tasks.darcy.make.trajectories=16",
+    "tasks.darcy.make.settings.points=16",
+    "stages.operator.modes=4",
+    *(f"stages.{stage}.{size}" for stage in ("operator", "codec", "steady") for size in ("width=8", "depth=1")),
+    *(f"stages.{stage}.training.steps=10" for stage in ("codec", "steady")),
+    "training.steps=10",
+    "training.validate_every=5",
+    "evaluation.members=3",
+    "evaluation.resamples=100",
+    "data.workers=1",
+    "runtime.threads=1",
+]
+"""`ups run steady` in seconds."""
 
 
 def of(*kinds: str) -> list[Block]:
@@ -177,7 +199,8 @@ def test_python_is_python_that_names_what_there_is(block: Block) -> None:
 def executed(page: str, words: dict[str, Any], without: tuple[str, ...] = ()) -> None:
     """All Python of a page, in order, but what needs a GPU, a network or an optional package."""
     for block in of("python"):
-        if block.page.name == page and not any(word in block.text for word in (*NEEDED, *without)):
+        lacks = [word for word, there in NEEDED.items() if word in block.text and not there]
+        if block.page.name == page and not lacks and not any(word in block.text for word in without):
             exec(compile(block.text, str(block), "exec"), words)
 
 
@@ -232,15 +255,60 @@ def test_the_plugin_on_the_page_about_extending_is_trained_and_judged(tmp_path: 
 @pytest.mark.slow
 def test_the_page_on_trained_models_runs(reader: dict[str, Any]) -> None:
     executed("inference.md", reader)
+    assert reader["result"].values.shape == (40, 128, 1) and reader["result"].values.isfinite().all()
 
 
 @pytest.mark.slow
 def test_the_page_on_handing_models_over_runs(reader: dict[str, Any]) -> None:
-    for task in ("advection", "darcy"):
-        done = CliRunner().invoke(app, ["export", "runs/quickstart", f"{task}.pt2", "--task", task])
+    wanted = ["advection.pt2", "darcy.pt2", *(["burgers.onnx"] if NEEDED["onnxruntime"] else [])]
+    for file in wanted:
+        done = CliRunner().invoke(app, ["export", "runs/quickstart", file, "--task", Path(file).stem])
         assert done.exit_code == 0, done.output
-    executed("share.md", reader)
-    assert reader["state"].isfinite().all()
+    executed("share.md", reader, without=("onnxruntime",))
+    assert reader["state"].isfinite().all() and reader["state"].shape == (1, 32, 32, 1)
+    if NEEDED["onnxruntime"]:
+        arrays = {"history": reader["history"].numpy(), "lead": reader["lead"].numpy(), "nu": np.float32([0.01])}
+        words = reader | arrays | {"onnxruntime": import_module("onnxruntime")}
+        executed("share.md", words, without=("torch.export",))
+        assert words["state"].shape == (1, 128, 1)
+
+
+@pytest.mark.slow
+def test_the_page_on_sensors_runs(reader: dict[str, Any], finished_run: Path) -> None:
+    shutil.copytree(finished_run / "store", "runs/quickstart/store")  # which says what states are like
+    x, times = np.arange(8) / 8, 0.05 * np.arange(1, 5)
+    seen = {"points": x[:, None], "times": times, "observations": np.tile(np.sin(2 * np.pi * x)[:, None], (4, 1, 1))}
+    executed("assimilation.md", reader | seen)
+
+
+@pytest.mark.slow
+def test_the_page_on_fine_tuning_runs(reader: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In ten steps, on another system of that name."""
+    shutil.copytree("runs/quickstart", "runs/universal")
+    ups.generate(Burgers(points=64, nu=0.1, frames=11, duration=0.5), 20, 0, Path("heat.hdf5"), workers=1)
+    short = {"steps": 10, "overrides": ["evaluation.resamples=100", "data.workers=1", "runtime.threads=1"]}
+    monkeypatch.setattr(ups, "finetune", lambda *given, **words: finetune(*given, **(words | short)), raising=False)
+    executed("finetune.md", reader)
+    assert reader["done"].task == "heat" and Path("runs/universal-heat/report.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_page_on_ensembles_runs(reader: dict[str, Any]) -> None:
+    pipeline.run("generative", GENERATIVE, Path("runs"))
+    pipeline.run("steady", STEADY, Path("runs"))
+    known = torch.rand(16, 16) < 0.1
+    executed("generative.md", reader | {"u0": reader["u0"][::2], "a": torch.ones(16, 16), "known": known.float()})
+
+
+@pytest.mark.slow
+def test_the_page_on_lightning_runs(reader: dict[str, Any]) -> None:
+    """As a script, for it starts one more process; in a few steps."""
+    pytest.importorskip("lightning")
+    (block,) = (block for block in of("python") if block.page.name == "lightning.md")
+    assert '["training.steps=2000"]' in block.text
+    Path("page.py").write_text(block.text.replace('["training.steps=2000"]', repr([*SMALLER, "training.steps=4"])))
+    done = subprocess.run([sys.executable, "page.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and Path("quickstart.ckpt").is_file(), done.stderr
 
 
 def test_the_page_on_serving_runs(reader: dict[str, Any]) -> None:
@@ -265,6 +333,27 @@ def test_the_pages_that_train_run(reader: dict[str, Any], page: str, monkeypatch
     np.save("my_simulations.npy", reader["u"])
     executed(page, reader)
     assert reader["sim"].run.is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "count"), [("tutorial.md", 3), ("share.md", 5)])
+def test_the_commands_of_a_page_run(reader: dict[str, Any], page: str, count: int) -> None:
+    """But those that train, serve or publish."""
+    shutil.copytree("runs/quickstart", "runs/wider")
+    ran = []
+    for program, *words in (each for block in of("commands") if block.page.name == page for each in commands(block)):
+        if program == "ups" and words[0] in ("data", "simulate", "compare", "export"):
+            ran.append(words)
+            if NEEDED["onnxruntime"] or not any(word.endswith(".onnx") for word in words):
+                done = CliRunner().invoke(app, words)
+                assert done.exit_code == 0, (words, done.output)
+    assert len(ran) == count
+
+
+def test_make_docs_hears_of_dead_links() -> None:
+    """--quiet hides warnings from --strict too."""
+    (command,) = re.findall(r"mkdocs build.*", (ROOT / "Makefile").read_text())
+    assert "--strict" in command and "quiet" not in command
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import ups
 from ups import pipeline
+from ups.checkpoint import hub
 from ups.cli.finetune import _counts, _definition, _sorted
 from ups.cli.main import app
 from ups.config.text import parse_yaml
@@ -29,6 +30,7 @@ from ups.fields import Boundary, Channel, Grid, Side, TaskSpec
 from ups.models.geometry import Frame
 from ups.models.operator.inherit import bank_sizes, inherit, nearest
 from ups.models.operator.model import OperatorModel
+from ups.pipeline.export import export
 from ups.training.restore import averaged_weights
 from ups.training.trainer import Trainer
 
@@ -263,6 +265,19 @@ def test_what_cannot_be_fine_tuned_is_refused_in_a_sentence(
     refused(parent, "give the files of the new system", data=[])
     with pytest.raises(UserError, match=r"training.stepps is not a known key"):
         ups.finetune(parent, viscous, runs=tmp_path / "runs", overrides=["training.stepps=3"])
+
+
+def test_a_model_on_hugging_face_is_started_from_at_the_revision_that_was_fetched(
+    parent: Path, viscous: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "0123abc"
+    export(parent, snapshot)
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "fetch", lambda address: asked.append(str(address)) or snapshot)
+    done = ups.finetune("hf://someone/waves@refs/pr/1", viscous, steps=2, runs=tmp_path, overrides=QUICK)
+    assert done.directory.name == "waves-burgers" and asked[0].endswith("waves@refs/pr/1")
+    started = parse_yaml((done.directory / "config.yaml").read_text())["stages"]["operator"]["start"]
+    assert started == "hf://someone/waves@0123abc" and asked[-1].endswith("waves@0123abc")
 
 
 def test_a_transformer_s_blocks_stay_as_they_are_while_its_rows_are_trained(

@@ -13,7 +13,8 @@ from ups.cli.fit import fit as fit_command
 from ups.cli.simulate import simulate as simulate_command
 from ups.errors import UserError
 from ups.fields import Grid
-from ups.pipeline.fit import _latent_spacing
+from ups.pipeline import fit
+from ups.pipeline.fit import _latent_spacing, _samples
 from ups.simulator import Simulator
 
 QUICK = [
@@ -64,7 +65,16 @@ def test_1d_periodic_with_a_parameter_for_each_trajectory(tmp_path, capsys):
     assert (tmp_path / "heat" / "metrics.json").read_bytes() == before
     assert ups.load(tmp_path / "heat").tasks["heat"].grid.lengths == (2.0,)
     with pytest.raises(UserError, match="give another name="):
-        fitted(u + 1, tmp_path, dt=0.1, lengths=[2.0], boundary="periodic", parameters={"nu": NU}, name="heat")
+        later = np.where(np.arange(7)[:, None] < 6, u, u + 1)  # other only in the last frame
+        fitted(
+            later.astype(np.float32),
+            tmp_path,
+            dt=0.1,
+            lengths=[2.0],
+            boundary="periodic",
+            parameters={"nu": NU},
+            name="heat",
+        )
     out, film = tmp_path / "r.nc", tmp_path / "r.gif"
     simulate_command(tmp_path / "heat", tmp_path / "heat/data/test.hdf5", out, steps=2, gif=film)
     assert out.is_file() and film.read_bytes().startswith(b"GIF")
@@ -130,6 +140,14 @@ def test_runs_without_a_name_do_not_get_in_each_others_way(tmp_path):
     assert [sim.run.name for sim in (first, second) if sim.run] == ["fit", "fit-2"]
 
 
+def test_of_data_that_are_large_for_the_budget_some_are_taken(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(fit, "READ", 1)
+    sim = fitted(waves((16,)), tmp_path, dt=0.1)
+    assert "10 of the 12 trajectories are taken" in capsys.readouterr().out and sim.run is not None
+    parts = [len(ups.open_dataset(sim.run / "data" / f"{part}.hdf5")) for part in ("train", "validation", "test")]
+    assert parts == [8, 1, 1]
+
+
 def test_the_command_takes_a_file_and_says_where_the_run_is(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("u.npy", waves((16,)).transpose(0, 2, 1))
@@ -156,10 +174,16 @@ def test_latents_are_few_and_divide_the_grid(shape, lengths, cells):
     assert (None if own is None else tuple(n // cell for n, cell in zip(shape, own, strict=True))) == cells
 
 
+@pytest.mark.parametrize(("shape", "samples"), [((128,), 16), ((48, 80), 4), ((24, 24, 24), 2)])
+def test_a_step_on_a_cpu_takes_few_samples_of_large_grids(shape, samples):
+    assert _samples(Grid.cell_centred(shape)) == samples
+
+
 @pytest.mark.parametrize(
     ("data", "told", "sentence"),
     [
         (waves((16,), count=2), {}, "2 trajectories; give three at least"),
+        (np.zeros((0, 7, 16)), {"dt": 0.1}, r"shape \(0, 7, 16\): there is nothing in it"),
         (waves((16,)), {"budget": "soon"}, "budget is 'soon'"),
         (np.where(np.arange(12)[:, None, None] == 4, np.nan, waves((16,))), {"dt": 0.1}, "trajectory 4 has NaN"),
         ("nowhere.npy", {}, "nowhere.npy is not there"),

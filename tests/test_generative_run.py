@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from small import GENERATIVE
 
 import ups
 from ups import pipeline
@@ -22,30 +23,12 @@ from ups.training.restore import load_model, restored
 from ups.training.trainer import Trainer
 
 TASK = "kuramoto_sivashinsky"
-SMALLER = [
-    f"tasks.{TASK}.make.trajectories=20",
-    f"tasks.{TASK}.make.settings.points=32",
-    f"tasks.{TASK}.make.settings.frames=7",
-    f"tasks.{TASK}.make.settings.duration=6.0",
-    f"tasks.{TASK}.make.settings.warm_up=20.0",
-    *(f"stages.{stage}.{size}" for stage in ("operator", "codec", "corrector") for size in ("width=8", "depth=1")),
-    "stages.corrector.horizon=2",
-    "stages.corrector.steps=1",
-    *(f"stages.{stage}.training.steps=10" for stage in ("codec", "corrector", "distilled")),
-    "training.steps=20",
-    "training.validate_every=10",
-    "evaluation.members=3",
-    "evaluation.resamples=100",
-    "evaluation.solved=0",
-    "data.workers=1",
-    "runtime.threads=1",
-]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("generative")
-    pipeline.run("generative", SMALLER, runs)
+    pipeline.run("generative", GENERATIVE, runs)
     return runs / "generative"
 
 
@@ -55,7 +38,7 @@ def copied(whole: Path, tmp_path: Path) -> Path:
 
 
 def train_again(directory: Path, *overrides: str) -> None:
-    pipeline.train("generative", [*SMALLER, *overrides], directory.parent)
+    pipeline.train("generative", [*GENERATIVE, *overrides], directory.parent)
 
 
 def weights_of(directory: Path, stage: str) -> dict[str, Any]:

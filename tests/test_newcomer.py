@@ -14,6 +14,7 @@ from ups.cli.data import make
 from ups.cli.run import config, train
 from ups.data.prepare.statistics import Scale, Statistics
 from ups.distributed.launch.run_directory import claimed_run
+from ups.equations.named import EQUATIONS, named_equation, settings_of
 from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid
 from ups.models.saved import ModelSpec, TrainedTask
@@ -43,6 +44,18 @@ def test_an_equation_goes_by_its_name_and_its_data_by_number(tmp_path):
     assert made[0].conditions.parameters == {"beta": made.header.parameters["beta"]}
     with pytest.raises(IndexError, match="not among the 3"):
         made[3]
+
+
+def test_data_are_made_in_sight(tmp_path, capsys):
+    path = ups.generate("advection", 2, 0, tmp_path / "a.hdf5")
+    assert "a.hdf5: 2/2 trajectories" in capsys.readouterr().out
+    ups.generate("advection", 2, 0, path, progress=lambda done, total: None)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_a_parameter_is_made_and_simulated_by_one_name(name):
+    assert set(named_equation(name, {}).parameters) <= set(settings_of(name))
 
 
 def test_a_task_is_registered_by_words_or_by_its_spec():
@@ -80,6 +93,11 @@ def test_a_start_that_cannot_be_meant_is_refused_or_warned_of(simulator):
             simulator.rollout(start, steps=1, task="waves")
     far = simulator.rollout(1e6 * torch.ones(8), steps=1, task="waves")
     assert "outside the range" in far.warnings[0]
+
+
+def test_a_condition_of_another_case_is_told_its_name(simulator):
+    with pytest.raises(UserError, match=r"has no condition 'A'; did you mean 'a'\?"):
+        simulator.rollout(conditions={"A": torch.full((4, 4), 0.5)}, task="flow")
 
 
 @pytest.mark.parametrize("value", [-1.0, 0.0, 40.0])

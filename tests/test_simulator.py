@@ -233,6 +233,8 @@ def test_a_start_of_the_wrong_shape_or_with_nan_is_refused(small: Simulator) -> 
 
 
 def test_static_fields_of_a_wrong_shape_are_refused(small: Simulator) -> None:
+    with pytest.raises(UserError, match=r"'a' has 1 points along an axis; give 4 at least, on x, y"):
+        small.rollout(conditions={"a": torch.ones(8, 1)})
     for field in (torch.rand(4), torch.rand(2, 4, 4, 1)):
         with pytest.raises(UserError, match="static field 'a'"):
             small.rollout(conditions={"a": field})

@@ -11,6 +11,7 @@ import pty
 import resource
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -161,6 +162,14 @@ def test_a_log_gets_a_line_each_interval_and_one_at_the_end(monkeypatch, capsys)
         "training: 320/400 steps, 8.0/s, 10 s left, loss 0.0031",
         "training: 400/400 steps in 30 s, 8.0/s, loss 0.0025",
     ]
+
+
+def test_a_log_is_not_silent_while_the_first_unit_takes_long(monkeypatch, capsys):
+    monkeypatch.setattr(progress_module, "LOG_INTERVAL", 0.05)
+    with Progress("burgers", total=100, unit="trajectories"):
+        time.sleep(0.3)
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "burgers: 0/100 trajectories, 0 s so far" and last.startswith("burgers: 0/100 trajectories in")
 
 
 def test_a_quiet_progress_prints_nothing(capsys, monkeypatch):

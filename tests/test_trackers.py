@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 import time
 import warnings
+from importlib.util import find_spec, module_from_spec
 from statistics import median
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from small import small_trainer
 
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.pipeline.config import load_run
 from ups.track import background
 from ups.track.background import Background
 from ups.track.jsonl import Events, read_events
 from ups.track.open import open_tracker
+from ups.track.rollouts import keep
 from ups.track.tracker import Tracks
 
 
@@ -174,6 +183,43 @@ def test_a_late_tracker_sees_the_numbers_of_the_moment_they_were_written():
     assert seen == [{"attempt": 0, "step": 1, "loss": 1.0, "parts": {"data": 1.0}}]
 
 
+def test_a_tracked_training_keeps_some_rollouts_of_its_validation_data(tmp_path, monkeypatch):
+    monkeypatch.setattr("ups.training.trainer.DRAWN", 2)
+    for tracking, drawn in ((["wandb"], [6, 10]), ([], [])):
+        run = tmp_path / f"{len(tracking)}"
+        with Runtime.start(RuntimeConfig(device="cpu", threads=1, tracking=tracking), 0) as runtime:
+            trainer = small_trainer(runtime, tmp_path / "data", run, steps=10, validate_every=2)
+            trainer.fit()
+            trainer.events.close()
+        told = [event for event in read_events(run / "events.jsonl") if event["kind"] == "rollouts"]
+        assert [event["step"] for event in told] == drawn
+    for task, shape in (("advection", (1, 8, 32, 1)), ("darcy", (1, 1, 16, 16, 1))):
+        with np.load(tmp_path / "1" / "rollouts" / told_file(tmp_path / "1", task)) as kept:
+            assert kept["truth"].shape == kept["prediction_model"].shape == shape
+            truth = trainer.tasks[task].validation.values[0, -shape[1] :, ..., :1].numpy()
+            assert np.allclose(kept["truth"][0], truth, atol=2e-3)
+            assert 0 < np.abs(kept["prediction_model"][0] - truth).max() < 5
+    assert not (tmp_path / "0" / "rollouts").exists()
+
+
+def told_file(run, task: str) -> str:
+    return [event for event in read_events(run / "events.jsonl") if event["kind"] == "rollouts"][-1]["files"][task]
+
+
+def test_a_disk_that_takes_no_rollouts_costs_the_pictures_alone(tmp_path):
+    (tmp_path / "rollouts").write_text("a file")
+    with pytest.warns(UserWarning, match=r"rollouts of step 20 are not kept in .*rollouts \(File exists\)"):
+        assert keep({"heat": (torch.ones(2, 8, 1), torch.ones(2, 8, 1))}, tmp_path / "rollouts", 20) == {}
+
+
+def test_what_is_kept_of_a_large_rollout_is_small(tmp_path):
+    for space, kept in (((1000,), (128, 125)), ((300, 64), (16, 100, 64)), ((256, 16, 9), (16, 128, 16))):
+        field = torch.rand(200, *space, 2)
+        files = keep({"heat": (field, field)}, tmp_path, 1)
+        with np.load(tmp_path / files["heat"]) as found:
+            assert found["truth"].shape == (1, *kept, 1) and found["truth"].dtype == np.float16
+
+
 def test_only_rank_0_leaves_anything_behind(tmp_path):
     for rank in (1, 2):
         tracker = open_tracker(tmp_path, ["tensorboard"], rank, attempt=0)
@@ -196,11 +242,50 @@ def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_killed_process_did_not_draw_the_next_one_draws_once(tmp_path, monkeypatch):
+    drawn = []
+
+    class SummaryWriter:
+        def __init__(self, directory, purge_step=None):
+            directory.mkdir(exist_ok=True)
+            drawn.append(("purge", purge_step))
+
+        def add_scalar(self, name, number, step):
+            drawn.append((name, step))
+
+        def flush(self):
+            pass
+
+        close = flush
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter))
+    spec = find_spec("ups.track.tensorboard")
+    module = module_from_spec(spec)  # one of its own, which no other test meets
+    spec.loader.exec_module(module)
+    TensorBoard = module.TensorBoard
+
+    with Events(tmp_path / "events.jsonl") as events:
+        for step in (20, 40):  # none of which the first process draws
+            events.write("step", step=step, loss=0.5)
+        second = TensorBoard(tmp_path / "tensorboard")
+        for kind, step in (("resumed", 20), ("step", 40)):
+            events.write(kind, step=step, loss=0.5)
+            second.write(kind, step=step, loss=0.5)
+        events.write("step", step=60, loss=0.5)
+        third = TensorBoard(tmp_path / "tensorboard")
+        events.write("step", step=80, loss=0.5)
+        third.write("step", step=80, loss=0.5)
+    first = [("purge", None), ("step/loss", 20), ("step/loss", 40)]
+    assert drawn == [*first, ("purge", 21), ("step/loss", 40), ("purge", None), ("step/loss", 60), ("step/loss", 80)]
+
+
 def test_tensorboard_draws_what_a_run_writes(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="the optional extra tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.setattr(background, "CLOSING", 60.0)  # its first import takes seconds on a busy machine
+    (tmp_path / "config.yaml").write_text("name: toy\n")
+    files = keep({"darcy": (torch.rand(3, 8, 8, 1),) * 2}, tmp_path / "rollouts", 80)
     for attempt in (0, 1):
         events = open_tracker(tmp_path, ["tensorboard"], 0, attempt)
         if attempt:
@@ -208,6 +293,7 @@ def test_tensorboard_draws_what_a_run_writes(tmp_path, monkeypatch):
         for step in (20, 40, 60) if attempt == 0 else (60, 80):
             events.write("step", step=step, loss=step / 16 + attempt, parts={"darcy": float("nan"), "burgers": 0.5})
         events.write("validation", step=80, score=0.25, errors={"burgers": 0.125}, best=True)
+        events.write("rollouts", step=80, files=files)
         events.close()
     curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     losses = [(point.step, point.value) for point in curves.Scalars("step/loss")]
@@ -219,4 +305,11 @@ def test_tensorboard_draws_what_a_run_writes(tmp_path, monkeypatch):
         "validation/score",
         "validation/errors/burgers",
     }
-    assert [e["attempt"] for e in read_events(tmp_path / "events.jsonl")] == [0] * 4 + [1] * 4
+    shown = {kind: curves.Images(f"rollouts/darcy/{kind}")[-1] for kind in ("picture", "film")}
+    assert {kind: Image.open(io.BytesIO(one.encoded_image_string)).format for kind, one in shown.items()} == {
+        "picture": "PNG",
+        "film": "GIF",
+    }
+    text = curves.Tensors("config/text_summary")[0].tensor_proto.string_val[0]
+    assert text == b"    name: toy\n" and shown["film"].step == 80
+    assert [e["attempt"] for e in read_events(tmp_path / "events.jsonl")] == [0] * 5 + [1] * 5

@@ -6,9 +6,12 @@
 Names are imported when first used, so that `import ups` and `ups --help` do not wait for torch.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from ups.distributed.runtime.spinning import spin_briefly
 
 if TYPE_CHECKING:
     from ups.data.generate.make import generate as generate
@@ -32,6 +35,8 @@ if sys.platform == "win32":
     raise ImportError(
         "UPS does not run on Windows itself: it locks, replaces and signals as POSIX systems do; use it in WSL 2"
     )
+
+spin_briefly(os.environ)  # before anything imports torch, unless it is there already
 
 PUBLIC = {
     "Simulator": "ups.simulator",

@@ -327,6 +327,11 @@ class Header:
     own_times: Float[Tensor, "N T"] | None = None
 
     @property
+    def units(self) -> dict[str, str]:
+        """As far as the data say them, by channel, parameter, axis and "time"."""
+        return dict(self.notes.get("units", {}))
+
+    @property
     def steady(self) -> bool:
         return len(self.times) == 1
 

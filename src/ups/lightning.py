@@ -113,7 +113,8 @@ class UPSModule(LightningModule):
         self.runtime = _runtime(runtime, ranks, device, mesh)
         self.training_config, self.seed = plan.training, plan.seed
         self.dtype_of_fields = torch.float64 if plan.training.precision == "float64" else torch.float32
-        self.stage, self.tasks, self.description = plan.build(self.runtime)
+        with torch.device("cpu"):  # Lightning would have it made where it trains, by that device's random numbers
+            self.stage, self.tasks, self.description = plan.build(self.runtime)
         self.model = self.stage.trainable()
         if plan.start is not None:
             warm_start(self.model, plan.start, plan.like)

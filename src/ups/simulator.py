@@ -28,7 +28,7 @@ from ups.models.predictor import Predictor
 from ups.models.saved import TrainedTask
 from ups.rollout.assimilate import Assimilated, Problem, assimilate
 from ups.rollout.conditions import checked, flat_conditions, numbers, of_samples
-from ups.rollout.domain import cells_of, check_named, inside_of, with_domain
+from ups.rollout.domain import cells_of, check_named, in_time, inside_of, with_domain
 from ups.rollout.places import grid_like, query_points
 from ups.rollout.question import Question, answer
 from ups.rollout.result import Rollout as Rollout
@@ -233,7 +233,9 @@ class Simulator:
         most_steps: int = MOST_STEPS,
     ) -> Question:
         """What `rollout` is asked, checked but not computed yet (`rollout.question`)."""
-        conditions = u0.conditions if isinstance(u0, Trajectory) and conditions is None else conditions
+        if isinstance(u0, Trajectory) and conditions is None:
+            conditions = u0.conditions
+            forcings = forcings or in_time(conditions.forcings, u0.times, u0.space.dimension)
         if isinstance(conditions, Conditions):
             forcings, mask = forcings or conditions.forcings, conditions.mask if mask is None else mask
         given = flat_conditions(conditions)
@@ -335,6 +337,11 @@ class Simulator:
             if static is not None and static.dim() not in (d, d + 1):
                 raise UserError(f"static field {spec.static[0]!r} has shape {tuple(static.shape)}; give {d} axes")
             shape = learned.grid.shape if static is None else tuple(static.shape[-d:])
+            if min(shape) < FEWEST_POINTS:
+                raise UserError(
+                    f"static field {spec.static[0]!r} has {min(shape)} points along an axis; give {FEWEST_POINTS} at "
+                    f"least, on {', '.join(AXES[:d])}"
+                )
             batched = static is not None and static.dim() > d
             many = len(static) if static is not None and batched else 1
             return like.new_zeros(many, 1, *shape, c), batched

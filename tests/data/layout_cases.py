@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 import torch
 
 from ups.data.formats.reading import inside
 from ups.fields import Batch, Boundary, Grid, Header, Side
+
+
+def named(layouts: Iterable[str]) -> list:
+    """As parameters of a test, which is skipped where a layout's packages are not installed."""
+    missing = not (find_spec("zarr") and find_spec("xarray"))
+    without = pytest.mark.skipif(missing, reason="xarray and zarr are not installed")
+    return [pytest.param(name, marks=without if name == "zarr" else ()) for name in layouts]
 
 
 def header_of(

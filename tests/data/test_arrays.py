@@ -45,10 +45,13 @@ def said(found: Understood) -> str:
     return "\n".join(shown(found))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize(
     ("array", "axes"),
     [
         (RING, "BTX"),
+        (RING[..., None], "BTXC"),
+        (RING[:, :, None], "BTCX"),
         (RING.transpose(0, 2, 1), "BXT"),
         (np.stack([RING, RING**2], -1), "BTXC"),
         (np.stack([RING, RING**2], 1), "BCTX"),
@@ -301,6 +304,28 @@ def test_arrays_become_netcdf_with_names_that_others_read(tmp_path):
     pytest.importorskip("h5netcdf")
     with xarray.open_dataset(tmp_path / "u.nc") as made:
         assert made["u"].dims == ("sample", "time", "x") and np.array_equal(made["u"].values, RING)
+
+
+def test_arrays_become_zarr_and_npy(tmp_path):
+    np.savez(tmp_path / "u.npz", u=RING, nu=NU)
+    source = open_dataset(tmp_path / "u.npz", dt=0.05, boundary="periodic", units={"u": "s", "time": "h"})
+    with pytest.raises(UserError, match="no place for parameters"):
+        convert(source, tmp_path / "u.npy", "arrays")
+    np.save(tmp_path / "plain.npy", np.stack([RING, RING**2], -1))
+    plain = open_dataset(tmp_path / "plain.npy", dt=0.05)
+    convert(plain, tmp_path / "again.npy", "arrays")
+    assert np.array_equal(np.load(tmp_path / "again.npy"), np.load(tmp_path / "plain.npy"))
+    for package in ("zarr", "xarray"):
+        pytest.importorskip(package)
+    monkey = ("ups.data.convert._PIECE_BYTES", 5 * RING[0].nbytes)  # in three pieces
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*monkey)
+        convert(source, tmp_path / "u.zarr", "zarr")
+    stored = open_dataset(tmp_path / "u.zarr")
+    assert stored.header.units == {"u": "s", "time": "h"} and stored.header.boundary == source.header.boundary
+    whole, first = (data.read(range(COUNT), slice(None)) for data in (stored, source))
+    assert torch.equal(whole.values, first.values) and torch.equal(whole.parameters["nu"], first.parameters["nu"])
+    assert torch.equal(stored.times, source.times) and [p.name for p in tmp_path.glob(".*")] == []
 
 
 def test_xarray_gives_names_coordinates_and_units(tmp_path):

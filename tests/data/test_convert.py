@@ -71,6 +71,7 @@ HELD = {  # data with more than the layout keeps, and what it keeps of the stati
     ),
     "well": (layout_cases.header_of((4, 5), static=("a", "b"), **RICH), (("a", "b"), ("g", "f"), True)),
     "netcdf": (layout_cases.header_of((4, 5), static=("a",), **RICH), (("a",), ("g", "f"), True)),
+    "zarr": (layout_cases.header_of((4, 5), static=("a",), **RICH), (("a",), ("g", "f"), True)),
     "arrays": (layout_cases.header_of((4, 5), static=("a",), **RICH), (("a",), ("g", "f"), True)),
     "pdegym": (layout_cases.header_of((4, 5), 1, static=("shape",), **RICH), (("shape",), (), True)),
     "pairs": (layout_cases.header_of((4, 5), 1, static=("a",), **RICH), (("a",), (), False)),
@@ -85,7 +86,7 @@ def rich(path, header):
     return open_dataset(path), batch
 
 
-@pytest.mark.parametrize("layout", [kind.name for kind in LAYOUTS])
+@pytest.mark.parametrize("layout", layout_cases.named(kind.name for kind in LAYOUTS))
 def test_a_file_describes_what_it_holds_and_not_what_was_dropped(tmp_path, layout):
     header, kept = HELD[layout]
     source, batch = rich(tmp_path / "source.hdf5", header)

@@ -21,7 +21,8 @@ from ups.data.formats.layouts import named_layout
 from ups.data.open import open_dataset
 from ups.errors import UserError
 
-CASES = [(layout, number) for layout, cases in HELD.items() for number in range(len(cases))]
+FILES = [layout for layout in HELD if layout != "zarr"]  # which is a folder, and read by xarray
+CASES = [(layout, number) for layout in FILES for number in range(len(HELD[layout]))]
 ODD_ARRAYS = {
     "numbers": np.arange(3),
     "words": np.array([b"a", b"b"]),
@@ -61,7 +62,7 @@ def read_all(path: Path, **options: str) -> None:
     dataset.read(range(min(2, len(dataset))), slice(None))
 
 
-@pytest.mark.parametrize("layout", HELD)
+@pytest.mark.parametrize("layout", FILES)
 @fuzzed
 @given(data=st.data())
 def test_damaged_bytes_are_refused_or_read(originals, tmp_path_factory, layout, data):
@@ -71,7 +72,7 @@ def test_damaged_bytes_are_refused_or_read(originals, tmp_path_factory, layout, 
     refused_or_read_apart(lambda: read_all(path))
 
 
-@pytest.mark.parametrize("layout", [layout for layout in HELD if layout not in ("pairs", "arrays")])
+@pytest.mark.parametrize("layout", [layout for layout in FILES if layout not in ("pairs", "arrays")])
 @fuzzed
 @given(data=st.data())
 def test_odd_arrays_attributes_and_links_are_refused_or_read(originals, tmp_path_factory, layout, data):

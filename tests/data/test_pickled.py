@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from layout_cases import batch_of, header_of, write
+from layout_cases import batch_of, header_of, named, write
 
 from ups.data.formats.description import to_json
 from ups.data.formats.layouts import LAYOUTS, named_layout
@@ -19,6 +19,7 @@ WRITTEN = {
     "pdebench-incompressible": header_of((4, 5), channels=("Vx", "Vy", "particles"), static=("force_x", "force_y")),
     "well": header_of((4, 5), static=("a",), forcings={"g": True}, masked=True, parameters={"nu": None}),
     "netcdf": header_of((4, 5), static=("a",), parameters={"nu": None}),
+    "zarr": header_of((4, 5), static=("a",), parameters={"nu": None}),
     "arrays": header_of((4, 5), static=("a",), parameters={"nu": None}),
     "pdegym": header_of((4, 5), static=("c",)),
     "pairs": header_of((4, 5), 1, static=("a",)),
@@ -42,7 +43,7 @@ def test_every_layout_is_among_them():
     assert set(WRITTEN) == {layout.name for layout in LAYOUTS}
 
 
-@pytest.mark.parametrize("name", [*WRITTEN, *GYM])
+@pytest.mark.parametrize("name", named([*WRITTEN, *GYM]))
 def test_a_pickled_dataset_reads_as_before(tmp_path, name):
     path = tmp_path / "file"
     if name in WRITTEN:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,7 @@ class InMemory:
             part.static,
             part.ids,
             {name: f[:, frames] if self.header.forcings[name] else f for name, f in part.forcings.items()},
+            part.mask,
         )
 
 
@@ -118,9 +121,35 @@ def test_shades_lie_where_the_field_is_high_with_y_upwards():
     assert (picture[:4, 24:] == 4).all() and picture.sum() == 4 * picture[:4, 24:].size
 
 
+@pytest.mark.parametrize("shape", [(12,), (12, 8), (6, 5, 4)])
+def test_cells_outside_a_mask_are_left_blank_and_no_scale_knows_them(tmp_path, shape):
+    data = dataset(shape, static=("a",), forcings={"f": True}, masked=True)
+    mask = torch.ones(2, *shape, dtype=torch.bool)
+    mask[(slice(None), *(slice(1, n // 2) for n in shape))] = False
+    cells = mask[:, None, ..., None]
+    clean = replace(data.batch, mask=mask)
+    data.batch = replace(
+        clean,
+        values=clean.values.where(cells, 1e30),
+        static={"a": clean.static["a"].where(mask, -1e30)},
+        forcings={"f": clean.forcings["f"].where(mask[:, None], 1e30)},
+    )
+    assert sketch(data) == sketch(InMemory(data.header, clean)) and "e+30" not in sketch(data)
+    assert (
+        draw(data, tmp_path / "a.png").read_bytes()
+        == draw(InMemory(data.header, clean), tmp_path / "b.png").read_bytes()
+    )
+
+
 def test_fields_that_are_flat_or_not_numbers_can_be_sketched():
     data = dataset((16, 16))
     data.batch.values[:] = 3.0
     assert "3 to 3" in sketch(data)
     data.batch.values[:] = float("nan")
     assert sketch(data)
+
+
+def test_a_drawing_has_the_times_of_its_own_trajectory():
+    data = dataset((12,))
+    data.batch = replace(data.batch, times=data.batch.times + 40.0)  # those of the header are another's
+    assert f"t = {float(data.times[0]) + 40:.3g}" in sketch(data)

@@ -7,7 +7,7 @@ import torch
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from layout_cases import batch_of, header_of
+from layout_cases import batch_of, header_of, named
 
 from ups.data.formats.layouts import layout_of, named_layout
 from ups.data.open import open_dataset
@@ -32,6 +32,7 @@ HELD = {
         (2, ("particles", "Vy", "Vx"), ("force_y", "force_x"), False, False),
     ],
     "netcdf": [(1, ("u",), (), False, True), (2, ("h", "温度"), ("a",), False, True), (3, FLUID, (), False, True)],
+    "zarr": [(1, ("u",), (), False, True), (2, ("h", "温度"), ("a",), False, True), (3, FLUID, (), False, True)],
     "arrays": [(1, ("u",), (), False, True), (2, ("h", "温度"), ("a",), False, True), (3, FLUID, (), False, True)],
     "well": [
         (1, ("u",), (), False, True),
@@ -98,7 +99,9 @@ def held(draw: st.DrawFn, layout: str) -> tuple[Header, Batch]:
     grid, boundary = grids(draw, dimension), boundaries(draw, dimension)
     times = increasing(draw, 1 if steady else draw(st.integers(1, 4)))
     count = draw(st.integers(1, 3))
-    taken = (*channels, *static) if layout in ("netcdf", "arrays") else ()  # there, all names stand side by side
+    taken = (
+        (*channels, *static) if layout in ("netcdf", "zarr", "arrays") else ()
+    )  # there, all names stand side by side
     one = draw(st.dictionaries(names.filter(lambda name: name not in taken), finite, max_size=3))
     own = {name: [draw(finite) for _ in range(count)] if varying else [value] * count for name, value in one.items()}
     header = Header(
@@ -130,7 +133,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
 
 
-@pytest.mark.parametrize("layout", HELD)
+@pytest.mark.parametrize("layout", named(HELD))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_a_layout_can_hold_comes_back_bit_for_bit(tmp_path_factory, layout, data):

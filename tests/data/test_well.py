@@ -220,6 +220,18 @@ def test_scalars_of_time_are_forcings_and_times_may_differ(tmp_path):
     assert batch.forcings["drive"].shape == (2, 2, 6) and batch.forcings["drive"][0, :, 5].tolist() == [2.0, 4.0]
 
 
+def test_a_parameter_or_a_forcing_that_is_no_number_is_refused(tmp_path):
+    header = header_of((6,), 3)
+    for name, varies in (("nu", False), ("drive", True)):
+        path = others(write(WellWriter, tmp_path / f"{name}.hdf5", header, batch_of(header, 2)))
+        with h5py.File(path, "a") as file:
+            scalar = file["scalars"].create_dataset(name, data=np.full((2, 3) if varies else 2, np.nan))
+            scalar.attrs.update({"time_varying": varies, "sample_varying": True})
+            file["scalars"].attrs["field_names"] = [name]
+        with pytest.raises(UserError, match=rf"sample 1 has NaN or infinite values in (parameter|forcing) '{name}'"):
+            WellFile(path).read([1], slice(None))
+
+
 @pytest.mark.parametrize("varies", [True, False])
 def test_damage_in_a_field_that_all_trajectories_share_is_named(tmp_path, varies):
     header = header_of((6, 5), 3)
@@ -251,6 +263,37 @@ def test_walls_inside_the_domain_become_the_mask(tmp_path):
     assert [side.kind for pair in dataset.boundary.sides for side in pair] == ["reflecting", "open", "open", "open"]
     mask = dataset.read([0, 2], slice(None)).mask
     assert mask is not None and np.array_equal(mask, np.broadcast_to(~walls, (2, 6, 5)))
+
+
+@pytest.mark.parametrize("axes", ["yx", "xz", "y"])
+def test_a_wall_is_read_along_the_axes_it_names_and_holds_along_the_others(tmp_path, axes):
+    header = header_of((6, 5, 4), boundary=Boundary.all("open", 3))
+    path = others(write(WellWriter, tmp_path / "a.hdf5", header, batch_of(header, 3)))
+    sizes = dict(zip("xyz", (6, 5, 4), strict=True))
+    walls = np.random.default_rng(0).random((3, *(sizes[axis] for axis in axes))) < 0.3
+    walls[(slice(None), *(slice(1, 2),) * len(axes))] = True
+    with h5py.File(path, "a") as file:
+        group = file["boundary_conditions"].create_group("inside")
+        group.attrs.update({"bc_type": "WALL", "associated_dims": list(axes), "associated_fields": []})
+        group["mask"] = walls.astype("u1")
+        group.attrs["sample_varying"] = True
+    mask = WellFile(path).read([2, 0], slice(None)).mask
+    letters = "".join(sorted(axes))
+    whole = np.einsum(f"b{axes}->b{letters}", walls.astype(int))
+    for place, axis in enumerate("xyz", start=1):
+        if axis not in axes:
+            whole = np.repeat(np.expand_dims(whole, place), sizes[axis], place)
+    assert mask is not None and np.array_equal(mask, whole[[2, 0]] == 0)
+    with h5py.File(path, "a") as file:
+        file["boundary_conditions/inside"].attrs.update({"sample_varying": False, "time_varying": True})
+    with pytest.raises(UserError, match="boundary_conditions/inside moves with time"):
+        WellFile(path)
+    with h5py.File(path, "a") as file:
+        file["boundary_conditions/inside"].attrs["time_varying"] = False
+        del file["boundary_conditions/inside/mask"]
+        file["boundary_conditions/inside/mask"] = walls[:, :4]
+    with pytest.raises(UserError, match="inside has a mask of shape"):
+        WellFile(path)
 
 
 def test_vectors_are_grouped_only_where_every_axis_has_its_component():
@@ -292,7 +335,7 @@ def spoil_shape(file):
         (lambda f: f.attrs.update({"grid_type": "spherical"}), "grid_type is 'spherical'; only cartesian"),
         (spoil_dtype, "'density' is of type int32"),
         (spoil_positions, "'x' must be a list of at least 2 finite, increasing numbers"),
-        (spoil_times, "'time' has shape .* increasing times"),
+        (spoil_times, "'time' goes from .* must be increasing"),
         (spoil_shape, r"t0_fields/a has shape \(5, 6, 4\), but .* say \(5, 6, 5\)"),
         (
             lambda f: f["boundary_conditions/yL_wall"].attrs.update({"bc_type": "SOFT"}),

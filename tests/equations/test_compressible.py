@@ -226,8 +226,8 @@ def test_viscosity_heats_what_it_slows():
     [
         Compressible1D(points=64, eta=1e-8, zeta=1e-8),
         Compressible1D(points=64, eta=0.1, zeta=0.1),
-        Compressible2D(points=16, mach=1.0),
-        Compressible2D(points=16, mach=1.0, eta=0.1, zeta=0.1),
+        Compressible2D(points=16, M=1.0),
+        Compressible2D(points=16, M=1.0, eta=0.1, zeta=0.1),
     ],
 )
 def test_mass_momentum_and_energy_are_conserved(equation):
@@ -245,7 +245,7 @@ def test_mass_momentum_and_energy_are_conserved(equation):
     [
         Compressible1D(points=33, eta=1e-8, zeta=1e-8, frames=3, duration=0.1),
         Compressible1D(points=33, initial="shock", boundary_kind="open", eta=0.1, frames=3, duration=0.1),
-        Compressible2D(points=15, mach=1.0, eta=0.05, frames=3, duration=0.05),
+        Compressible2D(points=15, M=1.0, eta=0.05, frames=3, duration=0.05),
         Compressible2D(points=15, initial="turbulent", frames=3, duration=0.05),
     ],
 )
@@ -353,7 +353,7 @@ def test_the_rate_is_that_of_the_equations_at_second_order(kind):
 
 
 def test_a_true_solution_balances_and_a_mirrored_one_does_not():
-    equation = Compressible2D(points=32, frames=11, duration=0.02, eta=0.05, zeta=0.05, initial="turbulent", mach=0.5)
+    equation = Compressible2D(points=32, frames=11, duration=0.02, eta=0.05, zeta=0.05, initial="turbulent", M=0.5)
     batch = equation.solve(0, range(2))
     wrong = replace(batch, values=batch.values.flip(2))
     true, false = (
@@ -379,7 +379,7 @@ def test_names_are_the_published_ones():
     shock = Compressible1D(eta=0.1, zeta=0.1, initial="shock", boundary_kind="open")
     assert shock.published_name == "1D_CFD_Shock_Eta0.1_Zeta0.1_trans_Train.hdf5"
     assert Compressible2D().published_name == "2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5"
-    turbulent = Compressible2D(points=512, eta=1e-8, zeta=1e-8, mach=1.0, initial="turbulent")
+    turbulent = Compressible2D(points=512, eta=1e-8, zeta=1e-8, M=1.0, initial="turbulent")
     assert turbulent.published_name == "2D_CFD_Turb_M1.0_Eta1e-08_Zeta1e-08_periodic_512_Train.hdf5"
 
 
@@ -389,8 +389,8 @@ def test_names_are_the_published_ones():
         {"eta": -1.0},
         {"zeta": math.nan},
         {"eta": 100.0},
-        {"mach": 0.001},
-        {"mach": math.inf},
+        {"M": 0.001},
+        {"M": math.inf},
         {"initial": "shock"},
         {"boundary_kind": "wall"},
         {"points": 2},

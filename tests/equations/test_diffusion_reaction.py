@@ -89,6 +89,6 @@ def test_thin_layers_and_impossible_rates_are_refused():
     with pytest.raises(UserError, match="at least 32 points"):
         DiffusionReaction(points=16)
     with pytest.raises(UserError, match="positive"):
-        DiffusionReaction(inhibitor_diffusion=0.0)
+        DiffusionReaction(Dv=0.0)
     with pytest.raises(UserError, match="k is 2"):
         DiffusionReaction(k=2.0)

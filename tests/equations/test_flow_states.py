@@ -13,7 +13,7 @@ from ups.equations.schemes.euler import GAMMA
 
 def test_the_random_planes_have_the_stated_distributions():
     count, n, mach = 400, 32, 0.5
-    w = Compressible2D(points=n, mach=mach).start(0, range(count))
+    w = Compressible2D(points=n, M=mach).start(0, range(count))
     box_free = (w[:, 2:, 0, 0].abs() > 1e-3).all(1)  # the corner is outside every box
     assert float(box_free.double().mean()) == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(count))
     free = w[box_free]
@@ -52,7 +52,7 @@ def test_modes_have_the_stated_weights():
 
 def test_turbulent_planes_are_solenoidal():
     n, mach = 32, 0.1
-    w = Compressible2D(points=n, initial="turbulent", mach=mach).start(0, range(6))
+    w = Compressible2D(points=n, initial="turbulent", M=mach).start(0, range(6))
     wave = 2j * math.pi * torch.fft.fftfreq(n, 1 / n).double()
     vx, vy = torch.fft.fft2(w[:, 2]), torch.fft.fft2(w[:, 3])
     divergence = wave[:, None] * vx + wave * vy

@@ -32,7 +32,7 @@ PROBLEMS = {
     "waves": (*started(Compressible1D(points=32), 12), 0.05),
     "shocks": (*started(Compressible1D(points=32, initial="shock", boundary_kind="open", eta=1e-8, zeta=0.0), 6), 0.05),
     "some stiff": (*started(Compressible2D(points=16), 12), 0.05),
-    "all stiff": (*started(Compressible2D(points=16, eta=0.3, zeta=0.1, mach=1.0), 6), 0.05),
+    "all stiff": (*started(Compressible2D(points=16, eta=0.3, zeta=0.1, M=1.0), 6), 0.05),
     "water": (*dam_breaks(), 0.3),
 }
 """Balance, start, interval: trajectories that need different numbers of steps and of stages."""

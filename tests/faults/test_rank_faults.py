@@ -125,7 +125,8 @@ def test_fault_07_sigkill_of_one_rank_restarts(place, reference, matrix):
     assert "rank 1 was killed from outside with SIGKILL" in report["cause"]
     assert "rank 1 was killed by SIGKILL in update, step 12; restarting" in job.said()
     cells = job.crash()
-    assert cells["detect"] < 1 and 0 < cells["repeated"] <= 12  # all of them, where the disk was so slow
+    # Saves are put off while the disk is slow: all steps may have to be repeated, or none after one that came just now.
+    assert cells["detect"] < 1 and 0 <= cells["repeated"] <= 12
     assert difference(job.run, reference) == 0
     matrix.row(
         7,

@@ -133,18 +133,38 @@ class SummaryWriter:
     def add_scalar(self, name, number, step):
         self.file.write(f"{name} {step}\\n")
 
+    def add_text(self, name, text):
+        pass
+
     def flush(self):
         self.file.flush()
 
     close = flush
 
+    @property
+    def file_writer(self):
+        return self
+
+    def add_summary(self, summary, step):
+        self.file.write(f"{summary.value[0].tag} {step}\\n")
+
+
+class Summary:
+    def __init__(self, **values):
+        vars(self).update(values)
+
+
+Summary.Image = Summary.Value = Summary
+
 
 __version__ = "2.19"
 parts = ("summary", "summary.writer", "summary.writer.record_writer")
+parts += ("compat", "compat.proto", "compat.proto.summary_pb2")
 for name in (*(f"tensorboard.{part}" for part in parts), "torch.utils.tensorboard.writer"):
     module = sys.modules[name] = types.ModuleType(name)
     module.__path__ = []
     module.SummaryWriter = module.FileWriter = module.RecordWriter = SummaryWriter
+    module.Summary = Summary
 """
 
 

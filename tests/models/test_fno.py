@@ -39,6 +39,16 @@ def test_an_untrained_fno_changes_nothing_and_learns_with_every_parameter(task: 
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
 
 
+def test_lengths_in_other_units_change_nothing() -> None:
+    """But for a domain within 1, whose coordinates are taken as they are."""
+    torch.manual_seed(0)
+    network = FNO(WAVES, width=4, modes=4, depth=2)
+    torch.nn.init.normal_(network.outer.weight)
+    task, *fields, _ = given(WAVES, 16)
+    metres, kilometres = (network(task, *fields, Grid.cell_centred((16,), [(0.0, end)])) for end in (9600.0, 9.6))
+    assert torch.allclose(metres, kilometres, rtol=1e-5) and metres.abs().max() < 100
+
+
 def test_a_spectral_convolution_keeps_low_modes_and_drops_the_rest() -> None:
     block = FNOBlock(1, 4, 1)
     with torch.no_grad():

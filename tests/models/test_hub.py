@@ -20,6 +20,7 @@ import torch
 
 import ups
 from ups.checkpoint import CARD, MANIFEST, WEIGHTS, hub
+from ups.equations import Advection
 from ups.errors import UserError
 from ups.models.export import export_model
 from ups.pipeline.export import export
@@ -153,6 +154,12 @@ torch.save(made.values, {str(tmp_path / "made.pt")!r})
     simulate = ("-m", "ups", "export", "hf://someone/waves", str(tmp_path / "copy"))
     done = call(tmp_path / "b", "http://127.0.0.1:1", *simulate, token=None)  # nobody listens: what was fetched serves
     assert done.returncode == 0 and (tmp_path / "copy" / CARD).read_text().endswith("Mine.\n"), done.stderr
+    ups.generate(Advection(points=32, frames=9, duration=0.8, beta=0.3), 20, 0, tmp_path / "advection.hdf5", workers=1)
+    tune = ("-m", "ups", "finetune", "hf://someone/waves", "--data", str(tmp_path / "advection.hdf5"), "--steps", "4")
+    tune += ("--runs", str(tmp_path), "runtime.threads=1", "data.workers=1", "evaluation.resamples=100")
+    done = call(tmp_path / "b", endpoint, *tune, token=None)
+    assert done.returncode == 0 and "waves-advection/report.html" in done.stdout, done.stderr
+    assert f"start: hf://someone/waves@{COMMIT}" in (tmp_path / "waves-advection" / "config.yaml").read_text()
 
 
 @pytest.mark.slow

@@ -123,3 +123,19 @@ def test_a_simulator_takes_as_many_frames_as_validation_gave() -> None:
     torch.testing.assert_close(values, BATCH.values[:, 4:])
     with pytest.raises(UserError, match="4 frames a sample; task 'standing' starts from 2"):
         Simulator(predictor()).rollout(BATCH.values[:, :4], steps=1)
+
+
+def test_the_mean_solution_is_of_those_whose_domain_a_point_is_in() -> None:
+    data = Solved(Darcy(points=8), 3)
+    mask = torch.ones(3, 8, 8, dtype=torch.bool)
+    mask[0, 2:4], mask[:, 5] = False, False
+    values = torch.where(mask[:, None, ..., None], data.batch.values, 0.0)
+    data.batch = replace(data.batch, values=values, mask=mask)
+    spec = Darcy(points=8).task()
+    learned = TrainedTask(spec, data.grid, statistics(data, spec), {}, ())
+    predictor = MeanSolution(learned, data)
+    state = predictor.start("darcy", values[:1], Conditions({}, {}), data.grid)
+    mean = predictor.decode(state)[0]
+    torch.testing.assert_close(mean[2:4], values[1:, 0, 2:4].mean(0))
+    torch.testing.assert_close(mean[0], values[:, 0, 0].mean(0))
+    assert not mean[5].any()

@@ -26,6 +26,7 @@ from ups.data.prepare.statistics import statistics
 from ups.data.tasks import task_from_mapping
 from ups.fields import Batch, Boundary, Grid, Header
 from ups.ops.findings import Finding
+from ups.ops.machine_checks import driver
 from ups.pipeline.check import findings_of
 from ups.pipeline.config import load_run
 from ups.store.fields import FieldStore
@@ -237,6 +238,26 @@ DATA = {
     ),
     "a steady task of frames": (lambda w: w.define.update(steady=True), "is steady"),
     "a parameter untold": (lambda w: w.write("a.h5", waves(), nu=torch.arange(20) % 2 + 1.0), "'nu' varies"),
+    "other units than said": (
+        lambda w: (w.define.update(units={"u": "m/s"}), w.write("a.h5", waves(), notes={"units": {"u": "km/h"}})),
+        "u in km/h, task 'heat' in m/s",
+    ),
+    "files of several units": (
+        lambda w: (
+            w.files.update(train=["a.h5", "b.h5"]),
+            w.write("a.h5", waves(), notes={"units": {"u": "m/s"}}),
+            w.write("b.h5", waves(seed=1), notes={"units": {"u": "km/h"}}),
+        ),
+        "another set of units",
+    ),
+    "tested in other units": (
+        lambda w: (
+            w.files.update(validation=2, test={"far": "b.h5"}),
+            w.write("a.h5", waves(), notes={"units": {"u": "m/s"}}),
+            w.write("b.h5", waves(seed=1), notes={"units": {"u": "km/h"}}),
+        ),
+        "u in km/h, task 'heat' in m/s",
+    ),
     "no test file": (lambda w: w.files.update(validation=2, test={"far": "gone.h5"}), "gone.h5 is not there"),
     "tested on what it is trained on": (lambda w: w.files.update(validation=2, test={"far": "a.h5"}), "is the same as"),
     "more to train on than there are": (lambda w: w.files.update(trajectories=100), "100 trajectories are asked for"),
@@ -270,6 +291,34 @@ def test_there_are_thirty_of_them_and_without_them_all_is_well(world: World) -> 
     found = list(world.findings())
     assert {finding.level for finding in found} == {"green"}, found
     assert sorted(path.name for path in world.folder.iterdir()) == ["a.h5", "toy.yaml"]
+
+
+def test_what_a_recording_keeps_on_a_gpu_and_what_the_report_draws_is_counted(world: World) -> None:
+    world.config["training"]["rollout"] = [[0.0, 1], [0.5, 2]]  # two recordings
+
+    def said(about: str) -> str:
+        return next(finding.says for finding in world.findings() if finding.about.startswith(about))
+
+    def needed() -> float:
+        return float(said("memory").partition("a step needs ")[2].partition(" GB")[0])
+
+    host = needed()
+    values = 4.0 * 2 * POINTS * FRAMES  # of the two trajectories to test on: the truth, the model, persistence
+    assert f"fields to draw {3 * values / 1e9:.3g})" in said("disk")
+    world.patch.setattr("ups.pipeline.check.wants_cuda", lambda config: True)
+    device = needed()
+    world.overrides.append("runtime.capture=off")
+    assert needed() == host < device
+
+
+def test_the_driver_s_version_is_what_its_module_says(tmp_path: Path) -> None:
+    for told, version in (
+        ("UNIX Open Kernel Module for x86_64  580.159.04  Release Build", "580.159.04"),
+        ("UNIX x86_64 Kernel Module  535.54  Tue Aug 19", "535.54"),
+    ):
+        (tmp_path / "version").write_text(f"NVRM version: NVIDIA {told}\nGCC version: 12.3.0\n")
+        assert driver(tmp_path / "version") == version
+    assert driver(tmp_path / "none") == "unknown"
 
 
 @pytest.mark.parametrize("fault", FAULTS)

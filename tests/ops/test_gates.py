@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from small import TOY
 
 from ups import pipeline
 from ups.distributed.faults.explain import explanation
@@ -18,24 +19,6 @@ from ups.ops.gates import GateConfig, judged, references
 from ups.ops.runs import state_of
 from ups.pipeline.check import findings_of
 from ups.pipeline.config import load_run
-
-TOY = {
-    "name": "toy",
-    "tasks": {
-        "burgers": {
-            "make": {
-                "equation": "burgers",
-                "trajectories": 30,
-                "settings": {"points": 32, "frames": 9, "duration": 0.5},
-            }
-        }
-    },
-    "data": {"seed": 0, "workers": 1},
-    "stages": {"operator": {"width": 8, "depth": 1, "modes": 8, "head": 8}},
-    "training": {"steps": 20, "batch_size": 4, "validate_every": 20, "checkpoint_every": 20},
-    "evaluation": {"resamples": 100, "pictures": 1, "solved": 0},
-    "runtime": {"device": "cpu", "threads": 1},
-}
 
 
 def entry(value: float | None, low: float | None, high: float | None) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -146,6 +147,54 @@ def test_a_cloud_without_credentials_is_refused_before_anything_is_rented(
     with pytest.raises(UserError, match="no credentials for runpod"):
         launched(toy, *SKY, "--runs", str(tmp_path / "runs"))
     assert (tmp_path / "asked").read_text() == "check runpod --output json\n" and not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_is_launched_job_by_job_and_never_twice(
+    toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job of seed 1 ends without a word; that of seed 0 is still at work."""
+    tools, runs = tmp_path / "bin", tmp_path / "runs"
+    tools.mkdir()
+    for name, does in (
+        ("sbatch", f'cat "$2" | grep -o "seed=[0-9]*" >> {tmp_path}/asked; wc -l < {tmp_path}/asked'),
+        ("squeue", 'echo "1 RUNNING"'),
+    ):
+        (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    sweep = ["sweep", toy, "seed=0,1", "training.steps=30", "--on", "slurm", "--runs", str(runs)]
+
+    def said(*more: str) -> dict:
+        answer = CliRunner().invoke(app, [*sweep, *more, "--json"], catch_exceptions=False)
+        return json.loads(answer.stdout)
+
+    with pytest.raises(UserError, match="give an option of sbatch"):
+        said("--slurm", "time=1 #")
+    assert not runs.exists()
+    assert [Path(path).name for path in said()["launched"]] == ["toy_seed0", "toy_seed1"]
+    assert (tmp_path / "asked").read_text() == "seed=0\nseed=1\n"
+    assert [Path(path).name for path in said()["launched"]] == ["toy_seed1"]
+    assert (Record.of(runs / "toy_seed0").job, Record.of(runs / "toy_seed1").job) == ("1", "3")
+    with pytest.raises(UserError, match="leave it out"):
+        said("--on", "local")
+
+
+@pytest.mark.parametrize("before", [(), ("runs",), ("runs", "runs/toy.launch")])
+def test_what_a_scheduler_refuses_leaves_nothing(
+    toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: tuple[str, ...]
+) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: gpu' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for folder in before:
+        (tmp_path / folder).mkdir()
+    with pytest.raises(UserError, match="SLURM refused the job: sbatch: error: invalid partition specified: gpu"):
+        launched(toy, "--on", "slurm", "--slurm", "partition=gpu", "--runs", str(tmp_path / "runs"))
+    assert [(tmp_path / folder).exists() for folder in ("runs", "runs/toy.launch", "runs/toy")] == [
+        *("runs" in before, "runs/toy.launch" in before),
+        False,
+    ]
 
 
 def test_a_run_that_was_not_launched_is_one_sentence(tmp_path: Path) -> None:

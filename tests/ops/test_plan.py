@@ -13,7 +13,7 @@ from ups.cli.main import app
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.ops.plan import Phase, Room, estimate, recommended
-from ups.ops.rates import DeviceRates, Links, StepRates, fitted, keep, kept
+from ups.ops.rates import DeviceRates, Links, StepRates, fitted, keep, kept, workspaces
 from ups.ops.step_cost import Cost
 from ups.pipeline import plan as planning
 from ups.pipeline.config import load_run
@@ -27,7 +27,7 @@ training: {steps: 1000, batch_size: 8, rollout: [[0, 1]], optimiser: adamw}
 runtime: {device: cpu, threads: 1}
 """
 KIND = "spectral float32 adamw"
-RATES = StepRates(1e-6, 1e-9, 1e-9, 0.0, 1e12, 0.1, 0.0, ("burgers",), "today")
+RATES = StepRates(1e-6, 1e-9, 1e-9, 0.0, 1e12, 0.1, 0.0, 0.0, ("burgers",), "today")
 COST = Cost(1e6, 4e6, 2e7, 3e7, 8e6, 4e6, 10, 2e9, 1000, 3e8, 4e6, 5e7)
 
 
@@ -49,21 +49,30 @@ def test_rates_are_found_again_from_steps_that_have_them() -> None:
     assert (operation, byte) == pytest.approx((0, 0), abs=1e-12) and flop == pytest.approx(1e-12)
 
 
+def test_memory_beyond_the_count_grows_with_the_model() -> None:
+    costs = [replace(COST, state=state) for state in (1e7, 2e7, 6e7)]
+    peaks = [COST.peak + 1e6 + 0.5 * cost.state for cost in costs]
+    assert workspaces(costs, peaks) == pytest.approx((1e6, 0.5))
+    assert workspaces(costs, [COST.peak + 3e6, COST.peak + 2e6, COST.peak + 1e6]) == (3e6, 0.0)
+    rates = replace(RATES, workspace=1e6, workspace_share=0.5)
+    assert Room(None, 7e6, rates).needed(costs[0]) == COST.peak + 7e6 + 1e6 + 5e6
+
+
 def test_an_estimate_is_the_arithmetic_of_its_phases() -> None:
-    links, room = Links(within=1e9, beyond=1e8, latency=1e-3), Room(4e7)
+    links, room = Links(within=1e9, beyond=1e8, latency=1e-3), Room(4e7, 0.0, RATES)
     phases = [Phase(0.5, COST), Phase(0.5, replace(COST, flop=4e9))]
-    found = estimate("operator", "ddp", 16, phases, room, RATES, links, 3600, price=2.0)
+    found = estimate("operator", "ddp", 16, phases, room, links, 3600, price=2.0)
     computing, sending = 1e-6 * 1000 + 1e-9 * 3e9 + 1e-9 * 3e8, 10e-3 + 8e-3 + 40e-3
     assert found.computing == pytest.approx(computing) and found.sending == pytest.approx(sending)
     assert found.step == pytest.approx((0.9 * computing + sending, 1.1 * computing + sending))
     assert found.price == pytest.approx(2.0 * 16 * found.step[1]) and found.flop_in_all == 16 * 3e9 * 3600
-    hidden = estimate("operator", "hsdp", 16, phases, room, RATES, links, None, seconds=60.0)
+    hidden = estimate("operator", "hsdp", 16, phases, room, links, None, seconds=60.0)
     assert hidden.step is not None and hidden.step[0] == pytest.approx(0.9 * computing)
     assert hidden.steps == int(60 / hidden.step[1]) and hidden.seconds == 60
     faster = replace(hidden, step=(1.0, 2.0))
     assert recommended([found, faster]) is faster
     assert recommended([found, replace(faster, fits=False)]) is found
-    unknown = estimate("operator", "ddp", 16, phases, room, RATES, Links(within=1e9), 3600)
+    unknown = estimate("operator", "ddp", 16, phases, room, Links(within=1e9), 3600)
     assert unknown.step is None and unknown.seconds is None
 
 

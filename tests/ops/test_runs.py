@@ -117,6 +117,7 @@ def test_a_run_is_running_then_crashed_when_it_is_killed_and_gone_when_it_is_rem
         while "steps/s" not in _text(run):
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.2)
+        assert "waits for data" in _text(run)
         shown = state_of(run)
         assert (shown.state, shown.stage, shown.steps) == ("running", "operator", 100000)
         assert not leftovers(run)

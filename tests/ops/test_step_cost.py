@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import struct
 from pathlib import Path
 
@@ -82,7 +83,9 @@ def test_two_ranks_send_what_ranks_that_do_not_exist_would(tmp_path: Path, strat
 
 
 def _costs_of_a_rank(folder: Path, strategy: str) -> tuple[Cost, int]:
-    plan, tasks, lengths = next(planned(folder))
+    own = folder / os.environ["RANK"]  # neither reads what the other has half written
+    own.mkdir()
+    plan, tasks, lengths = next(planned(own))
     with Runtime.start(RuntimeConfig(device="cpu", threads=1, strategy=strategy), 0) as runtime:
         stage = STAGES[plan.kind].build(
             StageContext(plan.name, plan.settings, tuple(tasks.values()), plan.training, runtime.config, 0, {}, {})
@@ -95,16 +98,18 @@ def _costs_of_a_rank(folder: Path, strategy: str) -> tuple[Cost, int]:
 
 
 def _sent_by_sockets() -> int:
-    """Bytes that this process has written to its connections, by the system's own counts: all that were sent less those
-    that were sent again (tcpi_bytes_sent, tcpi_bytes_retrans).
+    """Bytes that this process has written to its connections, by the system's own counts: all sent, less those
+    that were sent again, and those that still wait (tcpi_bytes_sent, tcpi_bytes_retrans, tcpi_notsent_bytes).
     """
     total = 0
     for name in os.listdir("/proc/self/fd"):
         try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue  # a copy of it would stay open: only a socket closes its own
             with socket.socket(fileno=os.dup(int(name))) as connection:
                 told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:
             continue  # no connection, or closed meanwhile
-        sent, again = struct.unpack_from("QQ", told, 200)
-        total += sent - again
+        (waiting,), (sent, again) = struct.unpack_from("I", told, 144), struct.unpack_from("QQ", told, 200)
+        total += sent - again + waiting
     return total

@@ -1,15 +1,20 @@
+import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from demo_report import advection_page, cube_page, darcy_page, vortex_page
 from matplotlib import colormaps
 from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_rgb
+from PIL import Image
 
+from ups.report.animation import player_data
 from ups.report.boxes import box_figure
-from ups.report.drawing import error_limit, field_limits
-from ups.report.legend import FIELD_MAP
-from ups.report.pictures import film_figure, space_time_figure, steady_figure
+from ups.report.drawing import error_limit, field_limits, render
+from ups.report.legend import FIELD_MAP, NOT_A_NUMBER, OUTSIDE
+from ups.report.pictures import cuts_figure, film_figure, space_time_figure, steady_figure
 
 
 def test_field_limits_are_the_truths_and_ignore_what_is_not_a_number():
@@ -70,3 +75,36 @@ def test_a_box_shows_three_faces_of_truth_model_and_error():
         expected = colormaps[FIELD_MAP]((face.T - low) / (high - low))
         np.testing.assert_allclose(shown.get_array(), expected)
     assert panels[2].get_title().endswith("− truth")
+
+
+def test_cells_outside_the_domain_are_grey_and_count_for_no_limit():
+    task = cube_page(count=1)
+    mask = np.ones(task.samples[0].truth.shape[1:-1], bool)
+    mask[:, 4:9, 5:9] = False
+    spoiled = np.where(mask[..., None], task.samples[0].truth, 1e9)
+    clean, masked = (
+        replace(task, samples=[replace(task.samples[0], truth=truth, mask=mask)])
+        for truth in (task.samples[0].truth, spoiled)
+    )
+    plane = masked.plane
+    for figure in (
+        cuts_figure(masked, masked.samples[0], 0),
+        box_figure(masked, masked.samples[0], 0),
+        film_figure(plane, plane.samples[0], 0),
+    ):
+        with Image.open(io.BytesIO(render(figure, "png"))) as picture:
+            pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3)
+        assert (pixels == [round(255 * part) for part in to_rgb(OUTSIDE)]).all(1).mean() > 0.005
+        assert not (pixels == [round(255 * part) for part in to_rgb(NOT_A_NUMBER)]).all(1).any()
+    data = player_data(plane, 10**8)
+    assert data["masked"] and data == player_data(clean.plane, 10**8)
+    assert not player_data(task.plane, 10**8)["masked"]
+
+
+def test_a_trajectory_is_drawn_at_its_own_times():
+    task = cube_page(count=2).plane
+    times = 7.0 + task.times
+    task = replace(task, samples=[task.samples[0], replace(task.samples[1], times=times)])
+    titles = [[axes.get_title() for axes in film_figure(task, sample, 0).axes[:5]] for sample in task.samples]
+    assert titles[0][0] == "t = 0" and titles[1][0] == "t = 7" and titles[1][-1] == "t = 8"
+    assert [each["frames"][-1] for each in player_data(task, 10**8)["sequences"]] == ["t = 1", "t = 8"]

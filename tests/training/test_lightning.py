@@ -19,25 +19,30 @@ from ups.pipeline.data import data_of
 from ups.pipeline.trainings import stage_plans
 from ups.training.restore import load_model
 
-OVERRIDES = [*SMALLER, "training.steps=20", "training.precision=float64", "training.noise=0.01", "runtime.device=cpu"]
+OVERRIDES = [*SMALLER, "training.steps=20", "training.precision=float64", "training.noise=0.01"]
 SCRIPT = """
 import sys
 import lightning as L
 import torch
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy, SingleDeviceStrategy
 from ups.lightning import UPSDataModule, UPSModule
 
-name, ranks, steps, before, *overrides = sys.argv[1:]
+name, ranks, steps, before, device, *overrides = sys.argv[1:]
 losses = []
 
 class Keep(L.Callback):
     def on_train_batch_end(self, trainer, *_):
         losses.append(float(trainer.callback_metrics["loss"]))
 
+class Elsewhere(SingleDeviceStrategy):
+    def tensor_init_context(self, empty_init=None):
+        return torch.device("meta")  # as on a GPU, not where our Trainer makes its models
+
 sharded = ModelParallelStrategy(int(ranks), 1, save_distributed_checkpoint=False) if name == "fsdp2" else None
 trainer = L.Trainer(
-    max_epochs=-1, max_steps=int(steps), accelerator="cpu", devices=int(ranks), callbacks=[Keep()], logger=False,
-    strategy=sharded or {"ddp": "ddp"}.get(name, "auto"), enable_progress_bar=False, num_sanity_val_steps=0,
+    max_epochs=-1, max_steps=int(steps), accelerator=device, devices=int(ranks), callbacks=[Keep()], logger=False,
+    strategy=sharded or {"ddp": "ddp", "elsewhere": Elsewhere("cpu")}.get(name, "auto"), enable_progress_bar=False,
+    num_sanity_val_steps=0,
 )
 trainer.fit(UPSModule(), UPSDataModule("quickstart", overrides), ckpt_path=before or None)
 trainer.save_checkpoint(f"{name}.ckpt")
@@ -49,8 +54,11 @@ if trainer.global_rank == 0:
 @pytest.fixture(scope="module")
 def native(tmp_path_factory) -> tuple[Path, list[float], dict[str, torch.Tensor]]:
     """Twenty steps of our own Trainer: where the data are, losses, averaged weights."""
-    folder = tmp_path_factory.mktemp("native")
-    config = load_run("quickstart", OVERRIDES, folder / "runs")
+    return by_our_trainer(tmp_path_factory.mktemp("native"), "cpu")
+
+
+def by_our_trainer(folder: Path, device: str) -> tuple[Path, list[float], dict[str, torch.Tensor]]:
+    config = load_run("quickstart", [*OVERRIDES, f"runtime.device={device}"], folder / "runs")
     directory = folder / "runs" / config.name
     directory.mkdir(parents=True)
     with Runtime.start(config.runtime, config.seed) as runtime:
@@ -63,12 +71,13 @@ def native(tmp_path_factory) -> tuple[Path, list[float], dict[str, torch.Tensor]
             sums, _ = trainer.step()
             losses.append(float(torch.stack([sums[name] for name in tasks]).mean()))
         trainer.events.close()
-    return folder, losses, trainer.ema.averages
+    return folder, losses, {name: average.cpu() for name, average in trainer.ema.averages.items()}
 
 
-def by_lightning(folder: Path, name: str, ranks: int, steps: int = 20, before: str = "") -> dict:
+def by_lightning(folder: Path, name: str, ranks: int, steps: int = 20, before: str = "", device: str = "cpu") -> dict:
     (folder / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "script.py", name, str(ranks), str(steps), before, *OVERRIDES]
+    command = [sys.executable, "script.py", name, str(ranks), str(steps), before, device, *OVERRIDES]
+    command += [f"runtime.device={device}"]
     outside = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     done = subprocess.run(command, cwd=folder, env=outside, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -76,16 +85,28 @@ def by_lightning(folder: Path, name: str, ranks: int, steps: int = 20, before: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "ranks"), [("one", 1), ("ddp", 2), ("fsdp2", 2)])
+@pytest.mark.parametrize(("name", "ranks"), [("one", 1), ("elsewhere", 1), ("ddp", 2), ("fsdp2", 2)])
 def test_lightning_takes_the_path_of_our_trainer(native, name: str, ranks: int) -> None:
     pytest.importorskip("lightning")
     folder, losses, averages = native
-    found = by_lightning(folder, name, ranks)
+    check(by_lightning(folder, name, ranks), folder / f"{name}.ckpt", losses, averages)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("name", ["one", "ddp", "fsdp2"])
+def test_lightning_takes_the_path_of_our_trainer_on_a_gpu(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("lightning")
+    folder, losses, averages = by_our_trainer(tmp_path, "cuda")
+    check(by_lightning(folder, name, 1, device="cuda"), folder / f"{name}.ckpt", losses, averages)
+
+
+def check(found: dict, saved: Path, losses: list[float], averages: dict[str, torch.Tensor]) -> None:
     assert found["steps"] == 20 and 0 < found["score"] < 2
     assert torch.allclose(torch.tensor(found["losses"]), torch.tensor(losses), rtol=1e-6, atol=0)
-    simulator = ups.load(folder / f"{name}.ckpt")
+    simulator = ups.load(saved)
     assert simulator.rollout(torch.rand(128), steps=2, task="burgers", conditions={"nu": 0.01}).values.shape[0] == 2
-    loaded = dict(load_model(folder / f"{name}.ckpt")[0].named_parameters())
+    loaded = dict(load_model(saved)[0].named_parameters())
     assert loaded.keys() == averages.keys()
     assert all(torch.allclose(loaded[key], averages[key], rtol=1e-6, atol=1e-9) for key in averages)
 

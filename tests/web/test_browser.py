@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from browser import chromium, opened
 from pace import pace
 from PIL import Image, ImageSequence
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from serving import Served
 
 import ups
@@ -45,8 +45,9 @@ def browser() -> Iterator[Browser]:
 def ready(page: Page, task: str | None = None) -> None:
     page.wait_for_function("() => UPS.page")
     if task is not None:
-        page.get_by_role("radio", name=page.evaluate(f"UPS.page.player.told.tasks.{task}.title")).check()
-        page.wait_for_function(f"() => UPS.page.player.task === '{task}' && UPS.page.player.frames")
+        title = page.evaluate(f"UPS.page.player.told.tasks.{task}.title")
+        page.get_by_role("radio", name=title).check()
+        page.get_by_role("heading", name=title, level=2).wait_for()  # which is there when its start is
 
 
 def played(page: Page, steps: int) -> None:
@@ -80,6 +81,7 @@ def stroke(page: Page, *places: tuple[float, float]) -> None:
 def test_what_is_drawn_and_played_is_what_python_computes(browser, url, trained):
     with opened(browser, url, viewport=DESKTOP) as page:
         ready(page, "burgers")
+        expect(page.get_by_role("button", name="Play", exact=True)).to_be_in_viewport(ratio=1)
         before = fields(page)
         stroke(page, (0.3, 0.2), (0.5, 0.7), (0.6, 0.3))
         played(page, 5)

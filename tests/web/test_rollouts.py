@@ -18,6 +18,7 @@ import ups
 from ups.errors import UserError
 from ups.fields import Boundary, Conditions, Grid, Trajectory
 from ups.simulator import Simulator
+from ups.web.client import RemoteSimulator
 from ups.web.reading import read
 from ups.web.settings import ServerSettings
 
@@ -245,3 +246,28 @@ def test_arrow_without_pyarrow_is_refused_in_a_sentence(serve, monkeypatch: pyte
     monkeypatch.setattr("ups.web.rollouts.KINDS", (JSON, NPZ))
     answer = httpx.post(f"{serve().url}/v1/rollout", content=b"", headers={"content-type": ARROW})
     assert answer.status_code == 415 and "install pyarrow" in answer.json()["error"]
+
+
+def test_a_trajectory_s_forcings_are_sent_a_field_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frames, half a step apart here, are not the steps."""
+    known = {"parameters": [], "static": [], "forcings": ["f"], "masked": False, "dt": 0.2}
+    remote, sent = RemoteSimulator("http://127.0.0.1:9"), {}
+
+    def asked(path: str, body: bytes | None = None) -> bytes:
+        sent.update(np.load(io.BytesIO(body or b"")))
+        raise UserError("sent")
+
+    monkeypatch.setattr(remote, "_asked", asked)
+    remote.__dict__["tasks"] = {"driven": known}
+    force = torch.arange(7.0)[:, None].expand(7, 16)
+    trajectory = Trajectory(
+        torch.zeros(7, 16, 1), ("u",), Grid.cell_centred((16,)), 0.1 * torch.arange(7), Boundary.all("periodic", 1),
+        Conditions(forcings={"f": force}), "driven",
+    )  # fmt: skip
+    with pytest.raises(UserError, match="sent"):
+        remote.rollout(trajectory, steps=3)
+    assert sent["forcings.f"][:, 0].tolist() == [0.0, 2.0, 4.0, 6.0]
+    with pytest.raises(UserError, match="'f' of the trajectory ends"):
+        remote.rollout(trajectory, steps=4)
+    with pytest.raises(UserError, match="a function cannot be sent"):
+        remote.rollout(trajectory, times=[0.1])

@@ -99,6 +99,24 @@ def compared(page: Page, playground: Playground, task: str, name: str, shape: li
     return far
 
 
+def test_a_page_s_products_are_those_of_matrices_of_any_size(browser, unlike, tmp_path):
+    """Of sizes that fill panels of rows and columns and of those that do not, one or several at once."""
+    rng = np.random.default_rng(0)
+    with shown(browser, built("spectral", unlike), unlike, tmp_path) as (page, _):
+        for batch, m, k, n in ((1, 8, 4, 8), (3, 13, 37, 30), (1, 64, 1024, 9), (2, 9, 1025, 8), (1, 1, 64, 128)):
+            a, b = rng.standard_normal((batch, m, k)).astype("f4"), rng.standard_normal((batch, k, n)).astype("f4")
+            script = """([a, b, ...sizes]) => {
+              const [batch, m, , n] = sizes, out = new Float32Array(batch * m * n).fill(2);
+              UPS.matrixProduct(out, Float32Array.from(a), Float32Array.from(b), ...sizes);
+              return Array.from(out);
+            }"""
+            got = page.evaluate(script, [a.ravel().tolist(), b.ravel().tolist(), batch, m, k, n])
+            right = 2 + a.astype("f8") @ b
+            np.testing.assert_allclose(
+                np.reshape(got, right.shape), right, rtol=0, atol=1e-6 * np.abs(right).max() * k**0.5
+            )
+
+
 def test_a_page_from_a_disk_computes_what_python_does(browser, unlike, tmp_path):
     with shown(browser, built("spectral", unlike), unlike, tmp_path) as (page, playground):
         for task, told in described(page).items():
@@ -147,7 +165,7 @@ def test_a_page_larger_than_the_quickstarts_is_quick_and_small(browser, finished
     with opened(browser, page_file.as_uri(), offline=True) as page:
         title = described(page)["burgers"]["title"]
         page.get_by_role("radio", name=title).check()
-        page.wait_for_function("() => UPS.page.player.task === 'burgers' && UPS.page.player.frames")
+        page.get_by_role("heading", name=title, level=2).wait_for()
         first, rate = pace(page)
     size = page_file.stat().st_size / 1e6
     print(f"{size:.1f} MB")

@@ -123,7 +123,7 @@ TASKS = {
         # Solving a trajectory takes almost a second on a large GPU: there are few.
         Task(
             name="compressible_2d",
-            solver=Compressible2D(points=128, eta=0.01, zeta=0.01, mach=0.1),
+            solver=Compressible2D(points=128, eta=0.01, zeta=0.01, M=0.1),
             points=64,
             first=0.0,
             dt=0.05,

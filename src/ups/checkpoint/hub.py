@@ -36,6 +36,13 @@ def fetch(path: str | Path) -> Path:
     return folder
 
 
+def pinned(path: str | Path, folder: Path) -> str:
+    """The address with the revision that `fetch` brought: the cache names a snapshot's folder by it."""
+    found = _ADDRESS.fullmatch(str(path))
+    assert found is not None, path
+    return f"hf://{found[1]}@{folder.name}"
+
+
 def publish(folder: Path, name: str, private: bool = False) -> str:
     """Put an export's files into the repository `owner/name`, which is made if it is not there; its address."""
     if not _NAME.fullmatch(name):

@@ -18,7 +18,25 @@ Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="The folder th
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, such as runs/quickstart.")]
 Gpus = Annotated[
     int | None,
-    typer.Option("--gpus", "--ranks", min=1, help="Ranks on this machine: one a GPU, or CPU processes without GPUs."),
+    typer.Option("--gpus", "--ranks", min=1, help="Ranks of a machine: one a GPU, or CPU processes without GPUs."),
+]
+Nodes = Annotated[int, typer.Option("--nodes", min=1, help="Machines that train together.")]
+Slurm = Annotated[
+    list[str] | None, typer.Option("--slurm", metavar="NAME=VALUE", help="An option of sbatch; repeat it.")
+]
+Cloud = Annotated[
+    str | None, typer.Option("--cloud", metavar="NAME[/REGION]", help="sky: vast, runpod, lambda, k8s, aws ...")
+]
+Gpu = Annotated[str | None, typer.Option("--gpu", metavar="KIND", help="sky: such as H200.")]
+Storage = Annotated[
+    str | None, typer.Option("--storage", metavar="PLACE", help="sky: where runs are kept, a bucket or a volume.")
+]
+Spot = Annotated[bool, typer.Option("--spot", help="sky: machines that may be taken back, and are replaced.")]
+Install = Annotated[
+    str | None, typer.Option("--install", metavar="PACKAGE", help="sky: what pip installs; this version of ups.")
+]
+Secrets = Annotated[
+    list[str] | None, typer.Option("--secret", metavar="NAME", help="A variable that the run gets; repeat it.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Settings = Annotated[

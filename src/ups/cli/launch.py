@@ -8,7 +8,22 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ups.cli.arguments import Config, Gpus, Json, Overrides, Run, Runs
+from ups.cli.arguments import (
+    Cloud,
+    Config,
+    Gpu,
+    Gpus,
+    Install,
+    Json,
+    Nodes,
+    Overrides,
+    Run,
+    Runs,
+    Secrets,
+    Slurm,
+    Spot,
+    Storage,
+)
 from ups.errors import UserError
 
 _START = "start"
@@ -49,46 +64,27 @@ def start(
     on: Annotated[str, typer.Option("--on", metavar="PLACE", help="local, slurm or sky.")] = "local",
     runs: Runs = Path("runs"),
     gpus: Gpus = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Machines that train together.")] = 1,
+    nodes: Nodes = 1,
     seeds: Annotated[
         str | None, typer.Option("--seeds", metavar="N,N", help="slurm: an array of runs, one a seed.")
     ] = None,
-    options: Annotated[
-        list[str] | None, typer.Option("--slurm", metavar="NAME=VALUE", help="An option of sbatch; repeat it.")
-    ] = None,
-    cloud: Annotated[
-        str | None, typer.Option("--cloud", metavar="NAME[/REGION]", help="sky: vast, runpod, lambda, k8s, aws ...")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", metavar="KIND", help="sky: such as H200.")] = None,
-    storage: Annotated[
-        str | None, typer.Option("--storage", metavar="PLACE", help="sky: where runs are kept, a bucket or a volume.")
-    ] = None,
-    spot: Annotated[
-        bool, typer.Option("--spot", help="sky: machines that may be taken back, and are replaced.")
-    ] = False,
-    install: Annotated[
-        str | None, typer.Option("--install", metavar="PACKAGE", help="sky: what pip installs; this version of ups.")
-    ] = None,
-    secrets: Annotated[
-        list[str] | None, typer.Option("--secret", metavar="NAME", help="A variable that the run gets; repeat it.")
-    ] = None,
+    options: Slurm = None,
+    cloud: Cloud = None,
+    gpu: Gpu = None,
+    storage: Storage = None,
+    spot: Spot = False,
+    install: Install = None,
+    secrets: Secrets = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted, and submit nothing.")] = False,
 ) -> None:
     """Launch `ups run CONFIG` elsewhere."""
-    from ups import __version__
-    from ups.ops.launch.sky import Rented
     from ups.pipeline import launch
 
-    if on not in launch.PLACES:
-        raise UserError(f"--on {on}: choose {', '.join(launch.PLACES)}")
-    rented = None
-    if cloud is not None and gpu is not None and storage is not None:
-        rented = Rented(cloud, gpu, storage, spot, install or f"universal-physics-stack=={__version__}")
     try:
         numbers = tuple(int(seed) for seed in (seeds or "").split(",") if seed.strip())
     except ValueError:
         raise UserError(f"--seeds {seeds}: give whole numbers, such as 0,1,2") from None
-    wanted = launch.Asked(on, gpus, nodes, numbers, tuple(secrets or ()), tuple(options or ()), rented)
+    wanted = launch.asked(on, gpus, nodes, numbers, secrets, options, cloud, gpu, storage, spot, install)
     if dry:
         print(launch.dry_run(config, overrides or [], runs, wanted), end="")
         return

@@ -30,7 +30,6 @@ from ups.cli.store import build, verify
 from ups.cli.streams import outlast_readers
 from ups.cli.track import sync
 from ups.distributed.launch.outcome import supervised
-from ups.distributed.runtime.spinning import spin_briefly
 from ups.errors import GATE_FAILED, STOPPED, GateFailed, GaveUp, Stopped, UserError
 
 
@@ -129,7 +128,6 @@ def tracks() -> None:
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with its exit code."""
-    spin_briefly(os.environ)  # before a command imports torch
     outlast_readers()
     code, decided = _run()
     if "RANK" not in os.environ:

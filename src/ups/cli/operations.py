@@ -10,7 +10,22 @@ from typing import Annotated
 
 import typer
 
-from ups.cli.arguments import Config, Json, Overrides, Run, Runs
+from ups.cli.arguments import (
+    Cloud,
+    Config,
+    Gpu,
+    Gpus,
+    Install,
+    Json,
+    Nodes,
+    Overrides,
+    Run,
+    Runs,
+    Secrets,
+    Slurm,
+    Spot,
+    Storage,
+)
 from ups.errors import UserError
 
 
@@ -189,29 +204,52 @@ def sweep(
     config: Config,
     overrides: Annotated[list[str], typer.Argument(metavar="KEY=A,B...", help="Settings, and values to try.")],
     runs: Runs = Path("runs"),
+    on: Annotated[str | None, typer.Option("--on", metavar="PLACE", help="Launch them: slurm or sky.")] = None,
+    gpus: Gpus = None,
+    nodes: Nodes = 1,
+    options: Slurm = None,
+    cloud: Cloud = None,
+    gpu: Gpu = None,
+    storage: Storage = None,
+    spot: Spot = False,
+    install: Install = None,
+    secrets: Secrets = None,
     as_json: Json = False,
 ) -> None:
     """Run all combinations of some settings, one after another, and set them in one table.
 
     \b
     Interrupted, the same command goes on: what is finished stays. A run that fails does not end the others; the exit
-    code is 1 then.
+    code is 1 then. With --on each run is a job elsewhere (`ups launch`), and the same command, given again, launches
+    those that have failed and shows the table.
 
     \b
     Example:
       ups sweep quickstart training.learning_rate=0.003,0.01 seed=0,1,2
+      ups sweep big.yaml training.learning_rate=0.003,0.01 --on slurm --gpus 8 --slurm partition=gpu
     """
     from dataclasses import asdict
 
     from rich.console import Console
 
     from ups.ops.runs import table
-    from ups.pipeline.sweep import sweep as sweep_runs
+    from ups.pipeline import sweep as sweeping
 
-    found, failed = sweep_runs(config, overrides, runs)
-    if as_json:
-        print(json.dumps({"runs": [asdict(run) for run in found], "failed": failed}, indent=1))
+    failed: dict[str, str] = {}
+    made: list[Path] = []
+    if on is None:
+        found, failed = sweeping.sweep(config, overrides, runs)
     else:
+        from ups.pipeline.launch import asked
+
+        wanted = asked(on, gpus, nodes, (), secrets, options, cloud, gpu, storage, spot, install)
+        found, made = sweeping.launch_sweep(config, overrides, runs, wanted)
+    if as_json:
+        said = {"runs": [asdict(run) for run in found], "failed": failed, "launched": [str(path) for path in made]}
+        print(json.dumps(said, indent=1))
+    else:
+        for directory in made:
+            print(f"launched: ups launch status {directory}")
         Console(soft_wrap=True).print(table(found))
     if failed:
         raise typer.Exit(1)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ups.cli.arguments import Config, Json, Overrides, Runs
+from ups.cli.arguments import Config, Gpus, Json, Nodes, Overrides, Runs
 from ups.errors import UserError
 
 
@@ -19,8 +19,8 @@ def plan(
     config: Config,
     overrides: Overrides = None,
     runs: Runs = Path("runs"),
-    gpus: Annotated[int, typer.Option("--gpus", "--ranks", min=1, help="Ranks of a machine: one a GPU.")] = 1,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Machines.")] = 1,
+    gpus: Gpus = None,
+    nodes: Nodes = 1,
     price: Annotated[float | None, typer.Option("--price", help="Of one GPU for an hour, in any currency.")] = None,
     measuring: Annotated[
         bool, typer.Option("--measure", help="First measure steps of this configuration, and links, on this machine.")
@@ -71,11 +71,11 @@ def plan(
     if measuring:
         if device is not None:
             raise UserError("--measure is of the device here; leave --device out")
-        rates, path = planning.measure(config, overrides or [], runs, gpus)
+        rates, path = planning.measure(config, overrides or [], runs, gpus or 1)
         if not as_json:
             console.print(f"rates of {rates.device} are kept in {path}\n")
     told = Links(within and 1e9 * within, beyond and 1e9 * beyond)
-    found = planning.plan(config, overrides or [], runs, gpus, nodes, price, device, told, plot is not None)
+    found = planning.plan(config, overrides or [], runs, gpus or 1, nodes, price, device, told, plot is not None)
     if plot is not None:
         stage = next(reversed(found.best))
         plans.draw([row for row in found.rows if row.stage == stage], found.best[stage], found.memory, plot)

@@ -93,8 +93,11 @@ def _archived(start: Path) -> dict[str, Any] | None:
     import torch
 
     try:
-        if start.is_file() and start.read_bytes()[:6] == b"\x93NUMPY":
-            return {"u0": torch.from_numpy(np.load(start, allow_pickle=False))}
+        if start.is_file():
+            with start.open("rb") as file:
+                begins = file.read(6)
+            if begins == b"\x93NUMPY":
+                return {"u0": torch.from_numpy(np.load(start, allow_pickle=False))}
         if not zipfile.is_zipfile(start):
             if start.suffix == ".npz":
                 raise ValueError("it is no archive of arrays")
@@ -124,7 +127,11 @@ def _from_data(
             "start from data of the task (--task NAME)"
         )
     batch = dataset.read([trajectory], slice(None) if spec.forcings else slice(0, 1))
-    given = {each: values[0] for each, values in {**batch.parameters, **batch.static, **batch.forcings}.items()}
+    from ups.rollout.domain import in_time
+
+    given: dict[str, Any] = {each: values[0] for each, values in {**batch.parameters, **batch.static}.items()}
+    forcings = {each: values[0] for each, values in batch.forcings.items()}
+    given |= in_time(forcings, batch.times[0], dataset.grid.dimension)
     known = {*spec.parameters, *spec.static, *spec.forcings}
     fields = {each: value for each, value in given.items() if each in known}
     if spec.masked and batch.mask is not None:

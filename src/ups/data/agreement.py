@@ -34,7 +34,7 @@ def definition_of(header: Header) -> dict[str, Any]:
     told: dict[str, Any] = {"dimension": header.grid.dimension, "channels": list(header.channels), "boundary": sides}
     told |= {"parameters": list(header.parameters), "static": list(header.static), "steady": header.steady}
     told |= {"forcings": list(header.forcings), "masked": header.masked}
-    told |= {"units": dict(header.notes.get("units", {}))}
+    told |= {"units": header.units}
     return {key: value for key, value in told.items() if value}
 
 
@@ -58,7 +58,7 @@ def settled(spec: TaskSpec, header: Header, defined: bool, times: str | None = N
                 f"task {spec.name!r}: the {n} points along {AXES[axis]} do not divide into latent cells of {patch}; "
                 "give a latent_spacing into which a whole number of points fits"
             )
-    spec = replace(spec, boundary=header.boundary)
+    spec = replace(spec, boundary=header.boundary, units={**header.units, **spec.units})
     if spec.steady:
         return spec
     dt = header.dt
@@ -94,6 +94,9 @@ def check_fields(name: str, spec: TaskSpec, header: Header) -> None:
                 f"{name}: the data have the {kind} {unused[0]!r}, of which task {spec.name!r} does not speak; add it "
                 f"to its definition, or do without it: tasks.{spec.name}.drop=[{unused[0]}]"
             )
+    for what, unit in header.units.items():
+        if (told := spec.units.get(what, unit)) != unit:
+            raise UserError(f"{name}: the data have {what} in {unit}, task {spec.name!r} in {told}; convert them")
     if spec.steady != header.steady:
         kind = "steady" if spec.steady else "transient"
         raise UserError(

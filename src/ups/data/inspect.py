@@ -29,7 +29,8 @@ def inspect_dataset(dataset: Dataset) -> dict[str, Any]:
     ranges: dict[str, _Range] = {}
     parameters: dict[str, set[float]] = {name: set() for name in header.parameters}
     starts: dict[str, int] = {}
-    problems = _uneven(dataset.times if header.own_times is None else header.own_times)
+    times = dataset.times[None] if header.own_times is None else header.own_times
+    problems = _uneven(times)
     for batch in _readable(dataset, problems):
         fields = {channel: batch.values[..., n] for n, channel in enumerate(dataset.channels)}
         for name, field in {**fields, **batch.static, **batch.forcings}.items():
@@ -59,7 +60,7 @@ def inspect_dataset(dataset: Dataset) -> dict[str, Any]:
         "shape": {"samples": count, "time": frames, **space, "channels": len(dataset.channels)},
         "dtype": str(header.dtype).removeprefix("torch."),
         "axes": axes,
-        "times": {"frames": frames, "from": float(dataset.times[0]), "to": float(dataset.times[-1])},
+        "times": {"frames": frames, "from": float(times.min()), "to": float(times.max()), "own": len(times) > 1},
         "parameters": {name: sorted(values) for name, values in parameters.items()},
         "masked": header.masked,
         "licence": header.licence,
@@ -143,7 +144,8 @@ def describe(found: dict[str, Any]) -> str:
             f"in ({low:g}, {high:g}), {' / '.join(dict.fromkeys(axis['sides']))}"
         )
     times = found["times"]
-    lines.append(f"times       {times['frames']} from {times['from']:g} to {times['to']:g}")
+    whose = ", each trajectory its own" if times["own"] else ""
+    lines.append(f"times       {times['frames']} from {times['from']:g} to {times['to']:g}{whose}")
     for name, values in found["parameters"].items():
         shown = ", ".join(f"{v:g}" for v in values[:8]) + (f", … ({len(values)} values)" if len(values) > 8 else "")
         lines.append(f"parameter   {name} = {shown or 'not given'}")

@@ -59,6 +59,7 @@ class Joined(Dataset):
                 ("use of masks", part.header.masked == first.header.masked),
                 ("precision", part.header.dtype == first.header.dtype),
                 ("number of given frames", part.header.given == first.header.given),
+                ("set of units", part.header.units == first.header.units),
             ):
                 if not same:
                     raise UserError(
@@ -91,6 +92,8 @@ class Joined(Dataset):
 def end_to_end(batches: Sequence[Batch]) -> Batch:
     """Batches of the same task and frames as one."""
     first = batches[0]
+    if len(batches) == 1:
+        return first
     return replace(
         first,
         values=torch.cat([b.values for b in batches]),

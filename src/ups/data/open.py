@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.data.formats.arrays.contents import is_zarr
-from ups.data.formats.layouts import ARRAYS, GYM, Layout, layout_of
+from ups.data.formats.layouts import GYM, Layout, layout_of
 from ups.data.formats.pdegym.reader import holds_chunks
 from ups.data.formats.reading import refused
 from ups.data.joined import Joined
@@ -27,11 +27,9 @@ def open_dataset(path: str | Path, task: str | TaskSpec | None = None, **options
     `s3://…`) is read through fsspec, the parts that are asked for only.
     """
     path = Path(path)
-    if not path.is_dir():
+    if not path.is_dir() or is_zarr(path):
         with refused(path):
             return _opened(path, layout_of(path), task, options)
-    if is_zarr(path):
-        return _opened(path, ARRAYS, task, options)
     if holds_chunks(path):
         with refused(path):
             return _opened(path, GYM, task, options)

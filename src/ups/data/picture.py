@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ups import durable
-from ups.data.sketch import limits, readable
+from ups.data.sketch import blank_outside, limits, readable
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Dataset
 
@@ -48,19 +48,19 @@ def draw(dataset: Dataset, path: str | Path, trajectories: int = 3) -> Path:
 
 def _lines_and_maps(dataset: Dataset, rows: Sequence[int]) -> Figure:
     """A row a trajectory, a column a field: over (x, t), or over x where there is no time."""
-    batch = dataset.read(rows, slice(None))
+    batch = blank_outside(dataset.read(rows, slice(None)))
     fields = {name: batch.values[..., number].numpy() for number, name in enumerate(dataset.channels)}
     fields |= {name: field[:, None].numpy() for name, field in batch.static.items()}
     fields |= {name: (f if f.dim() == 3 else f[:, None]).numpy() for name, f in batch.forcings.items()}
     figure = Figure(figsize=(3.6 * len(fields) + 0.6, 2.3 * len(rows) + 0.4), layout="constrained")
     panels = figure.subplots(len(rows), len(fields), squeeze=False)
-    x, times = dataset.grid.positions[0].numpy(), dataset.times.numpy()
+    x, times = dataset.grid.positions[0].numpy(), batch.times.numpy()
     for column, (name, values) in enumerate(fields.items()):
         for row, panel in enumerate(panels[:, column]):
             if values.shape[1] == 1:
                 panel.plot(x, values[row, 0])
             else:
-                box = (*dataset.grid.extent[0], times[0], times[-1])
+                box = (*dataset.grid.extent[0], times[row, 0], times[row, -1])
                 image = panel.imshow(values[row], origin="lower", aspect="auto", extent=box)
                 figure.colorbar(image, ax=panel)
                 panel.set_ylabel("t")
@@ -71,7 +71,7 @@ def _lines_and_maps(dataset: Dataset, rows: Sequence[int]) -> Figure:
 
 def _frames(dataset: Dataset, rows: Sequence[int], frames: np.ndarray) -> Figure:
     """A row a trajectory and channel: its static fields, then frames. Frames are read one by one: they may be large."""
-    batches = [dataset.read(rows, slice(frame, frame + 1)) for frame in frames.tolist()]
+    batches = [blank_outside(dataset.read(rows, slice(frame, frame + 1))) for frame in frames.tolist()]
     static = {name: _plane(field.numpy()) for name, field in batches[0].static.items()}
     lines = [(row, channel) for row in range(len(rows)) for channel in range(len(dataset.channels))]
     columns = len(static) + len(batches)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from ups.errors import UserError
-from ups.fields import Dataset
+from ups.fields import Batch, Dataset
 
 _SHADES = " ░▒▓█"
 _BARS = "▁▂▃▄▅▆▇█"
@@ -22,11 +25,12 @@ def sketch(dataset: Dataset, width: int = 72) -> str:
         return "no trajectory can be read, so none is drawn"
     times = dataset.times
     frames = sorted({0, len(times) - 1} if dataset.grid.dimension > 1 else {int(f) for f in _spread(len(times), 6)})
-    batches = [dataset.read(rows, slice(frame, frame + 1)) for frame in frames]
+    batches = [blank_outside(dataset.read(rows, slice(frame, frame + 1))) for frame in frames]
     parts = []
     for number, name in enumerate(dataset.channels[:4]):
         values = np.stack([batch.values[0, 0, ..., number].numpy() for batch in batches])
-        heads = [name] if dataset.header.steady else [f"{name}, t = {float(times[frame]):.3g}" for frame in frames]
+        when = [float(batch.times[0, 0]) for batch in batches]
+        heads = [name] if dataset.header.steady else [f"{name}, t = {time:.3g}" for time in when]
         if dataset.grid.dimension == 1:
             low, high = limits(values)
             lines = [
@@ -41,6 +45,24 @@ def sketch(dataset: Dataset, width: int = 72) -> str:
             maps = {name: field[0].numpy() for name, field in list(batches[0].static.items())[:1]} | maps
         parts.append(_side_by_side(maps, width // len(maps) - 2))
     return "\n\n".join(parts)
+
+
+def blank_outside(batch: Batch) -> Batch:
+    """NaN in the cells that a mask excludes, which no colour scale counts."""
+    if batch.mask is None:
+        return batch
+    mask, space = batch.mask, batch.grid.dimension
+
+    def blank(field: Tensor, before: int) -> Tensor:
+        cells = mask[(slice(None), *(None,) * (before - 1))]
+        return torch.where(cells.reshape(*cells.shape, *(1,) * (field.dim() - cells.dim())), field, torch.nan)
+
+    return replace(
+        batch,
+        values=blank(batch.values, 2),
+        static={name: blank(field, 1) for name, field in batch.static.items()},
+        forcings={name: blank(field, field.dim() - space) for name, field in batch.forcings.items()},
+    )
 
 
 def readable(dataset: Dataset, most: int) -> list[int]:

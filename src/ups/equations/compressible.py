@@ -155,43 +155,40 @@ class Compressible1D(_Compressible):
 class Compressible2D(_Compressible):
     """Viscous gas on the unit square: ∂ρ/∂t + ∇·(ρv) = 0 and the balances of ρv and E (`euler.Gas`), γ = 5/3.
 
-    `initial="random"`: density, pressure and velocity of Mach number `mach` (`flow_states.random_planes`); sound
-    crosses the square up to four times by t = 1, and steepens into weak shocks at mach = 1.
+    `initial="random"`: density, pressure and velocity of Mach number `M` (`flow_states.random_planes`); sound
+    crosses the square up to four times by t = 1, and steepens into weak shocks at M = 1.
     `initial="turbulent"`: a solenoidal velocity in a uniform gas (`flow_states.turbulent_planes`); vortices roll up and
     merge within a few times 1.
 
-    The scheme is that of one dimension, axis by axis in one step. Published: 128² points, mach 0.1 or 1, η = ζ = 0.1 or
+    The scheme is that of one dimension, axis by axis in one step. Published: 128² points, M 0.1 or 1, η = ζ = 0.1 or
     0.01; 512² points with η = ζ = 10⁻⁸. η is the dynamic viscosity (not multiplied by ρ): with ρ₀ down to 0.1 the
     kinematic one is up to ten times as large. Strong viscosity takes stages of its own (3 to 19 a half step
-    at η = 0.1), not shorter steps. Below mach 0.01 sound would take most of the work, and the scheme's
+    at η = 0.1), not shorter steps. Below M = 0.01 sound would take most of the work, and the scheme's
     diffusion most of the flow: refused.
     """
 
-    mach: float = 0.1
+    M: float = 0.1
 
     name: ClassVar[str] = "compressible_2d"
     title: ClassVar[str] = "Compressible flow, 2D"
     channels: ClassVar[tuple[str, ...]] = ("density", "pressure", "Vx", "Vy")
     initials: ClassVar[Mapping[str, str]] = {"random": "Rand", "turbulent": "Turb"}
     dimension: ClassVar[int] = 2
+    named: ClassVar[tuple[str, ...]] = ("eta", "zeta", "M")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fine = _SLOWEST <= self.mach <= _FASTEST
-        self.require("mach", fine, f"give a Mach number from {_SLOWEST} to {_FASTEST}")
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {**super().parameters, "M": float(self.mach)}
+        fine = _SLOWEST <= self.M <= _FASTEST
+        self.require("M", fine, f"give a Mach number from {_SLOWEST} to {_FASTEST}")
 
     @property
     def published_name(self) -> str:
-        flow = f"{self.initials[self.initial]}_M{float(self.mach)}_Eta{self.eta:g}_Zeta{self.zeta:g}"
+        flow = f"{self.initials[self.initial]}_M{float(self.M)}_Eta{self.eta:g}_Zeta{self.zeta:g}"
         return f"2D_CFD_{flow}_{self._ends}_{self.points}_Train.hdf5"
 
     def start(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B C X Y"]:
         planes = flow_states.random_planes if self.initial == "random" else flow_states.turbulent_planes
-        return planes(seed, ids, self.points, self.mach, device)
+        return planes(seed, ids, self.points, self.M, device)
 
 
 def _short(value: float) -> str:

@@ -44,8 +44,8 @@ class DiffusionReaction(Equation):
     """
 
     points: int = 128
-    activator_diffusion: float = 1e-3
-    inhibitor_diffusion: float = 5e-3
+    Du: float = 1e-3
+    Dv: float = 5e-3
     k: float = 5e-3
     frames: int = 101
     duration: float = 5.0
@@ -60,22 +60,19 @@ class DiffusionReaction(Equation):
     layout: ClassVar[str] = "pdebench-grouped"
     dimension: ClassVar[int] = 2
     interval: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    named: ClassVar[tuple[str, ...]] = ("Du", "Dv", "k")
     told: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for setting in ("activator_diffusion", "inhibitor_diffusion"):
+        for setting in ("Du", "Dv"):
             self.require(setting, 0 < getattr(self, setting) < math.inf, "give a positive number")
         self.require("k", 0 <= self.k < 1, "give a number from 0 to below 1")
-        if self.activator_diffusion * self.points**2 < 1:
+        if self.Du * self.points**2 < 1:
             raise UserError(
-                f"diffusion_reaction: activator_diffusion {self.activator_diffusion} makes layers thinner than a cell "
-                f"of {self.points} points; give at least {math.ceil(self.activator_diffusion**-0.5)} points"
+                f"diffusion_reaction: Du = {self.Du} makes layers thinner than a cell of {self.points} points; "
+                f"give at least {math.ceil(self.Du**-0.5)} points"
             )
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        return {"Du": self.activator_diffusion, "Dv": self.inhibitor_diffusion, "k": self.k}
 
     def noise(self, seed: int, ids: Sequence[int], device: Device = "cpu") -> Float[Tensor, "B X Y 2"]:
         """The white noise that the given trajectories start from: Gaussian pairs by Box and Muller's formula."""
@@ -88,9 +85,7 @@ class DiffusionReaction(Equation):
         Spectra are kept transposed, which saves moving them: Z = (x Cᵀ)ᵀ Cᵀ and x = (Z C)ᵀ C with the cosines C, and
         the Laplacian's eigenvalues do not change when the axes are exchanged.
         """
-        cosine, integrator = _integrator(
-            state.shape[1], self.activator_diffusion, self.inhibitor_diffusion, dt, state.device
-        )
+        cosine, integrator = _integrator(state.shape[1], self.Du, self.Dv, dt, state.device)
 
         def forward(x: Tensor) -> Tensor:
             return (x @ cosine.T).mT @ cosine.T
@@ -119,8 +114,8 @@ class DiffusionReaction(Equation):
         cells = (state.shape[1] / _LENGTH) ** 2
         return torch.stack(
             (
-                self.activator_diffusion * cells * _laplacian(u) + u - u**3 - self.k - v,
-                self.inhibitor_diffusion * cells * _laplacian(v) + u - v,
+                self.Du * cells * _laplacian(u) + u - u**3 - self.k - v,
+                self.Dv * cells * _laplacian(v) + u - v,
             ),
             -1,
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ups.fields import Batch, Conditions, Grid
 from ups.metrics.ensembles import crps
+from ups.metrics.layout import Mask, mean, space_axes
 from ups.models.predictor import Predictor, State, Target
 from ups.rollout.members import draws_of_members, ensembles, folded, lead_of_members
 from ups.rollout.predict import one_step, rollout, steady
@@ -73,7 +74,8 @@ class Dressed(_Around):
             return values
         size = self.errors[min(state.taken, len(self.errors)) - 1].to(values)
         normal = draws_of_members(state, state.seed).normal("dress", (state.members, *values.shape[1:]))
-        return values + size * normal.transpose(0, 1).to(values)
+        noise = size * normal.transpose(0, 1).to(values)
+        return values + (noise if state.mask is None else noise * state.mask[..., None])
 
 
 class Perturbed(_Around):
@@ -113,22 +115,26 @@ def cheap_ensembles(
     parent, spec = plain[-1], plain[-1].tasks[task].spec
     first = 0 if spec.steady else given
     predicted = steady(parent, task, validation) if spec.steady else rollout(parent, task, validation, given)
-    found: dict[str, Predictor] = {DRESSED: Dressed(parent, _rms(predicted, validation.values[:, first:]))}
+    mask = validation.mask
+    found: dict[str, Predictor] = {DRESSED: Dressed(parent, _rms(predicted, validation.values[:, first:], mask))}
     if spec.steady:
         return found
-    normaliser = parent.tasks[task].normaliser
-    ahead = normaliser.normalise(one_step(parent, task, validation))
-    size = _rms(ahead, normaliser.normalise(validation.values[:, 1:])).square().mean(0).sqrt()
+    normaliser, cells = parent.tasks[task].normaliser, None if mask is None else mask[:, None, ..., None]
+    ahead = normaliser.normalise(one_step(parent, task, validation), cells)
+    size = _rms(ahead, normaliser.normalise(validation.values[:, 1:], cells), mask).square().mean(0).sqrt()
     tried = [Perturbed(parent, factor * size) for factor in FACTORS]
     found[PERTURBED] = min(tried, key=lambda p: _mean_crps(p, task, validation, given, members, seed))
     return found
 
 
-def _rms(predicted: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]) -> Float[Tensor, "T C"]:
-    error = (predicted - truth).square()
-    return error.mean((0, *range(2, error.dim() - 1))).sqrt()
+def _rms(
+    predicted: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"], mask: Mask
+) -> Float[Tensor, "T C"]:
+    return mean((predicted - truth).square(), (0, *space_axes(truth)), mask).sqrt()
 
 
 def _mean_crps(predictor: Predictor, task: str, batch: Batch, given: int, members: int, seed: int) -> float:
+    mask = batch.mask
     found = ensembles(predictor, task, batch, given, members, seed)
-    return float(torch.cat([crps(values, batch.values[rows, given:]) for rows, values in found]).mean())
+    scores = [crps(values, batch.values[rows, given:], None if mask is None else mask[rows]) for rows, values in found]
+    return float(torch.cat(scores).mean())

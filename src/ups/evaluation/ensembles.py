@@ -102,7 +102,11 @@ class EnsembleTest:
         pictured: dict[str, Tensor] = {}
         if drawn:
             last = whole[:, :, -1:].transpose(0, 1).flatten(0, 1)
-            pictured = {"ranks": rank_histogram(members, target, mask)[None], "spectrum": power_spectrum(last)[1]}
+            cells = None if mask is None else mask.repeat_interleave(len(whole), 0)
+            pictured = {
+                "ranks": rank_histogram(members, target, mask)[None],
+                "spectrum": power_spectrum(last, cells)[1],
+            }
             if here := [place - rows.start for place in self.chosen if rows.start <= place < rows.stop]:
                 pictured["fan"] = torch.quantile(whole[:, here], whole.new_tensor(FAN), dim=0).transpose(0, 1)
                 pictured["members"] = whole[:SHOWN, here].transpose(0, 1)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.joined import Subset
-from ups.data.prepare.row_ranges import row_ranges
+from ups.data.prepare.row_ranges import row_ranges, spread
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.evaluation.cheap import cheap_ensembles
@@ -33,7 +35,7 @@ from ups.metrics.bootstrap import draws
 from ups.metrics.layout import Fields, filled
 from ups.models.predictor import MeanSolution, Persistence, Predictor
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import half_steps, one_step, read_all, rollout
+from ups.rollout.predict import half_steps, one_step, rollout
 from ups.rollout.predict import steady as solve
 from ups.rollout.schedule import SAME
 from ups.track.jsonl import plain
@@ -45,7 +47,7 @@ PICTURE_BYTES = 1 << 27
 """Of each predictor's fields that are kept for pictures; of larger ones fewer frames are."""
 
 VALIDATION = 16
-"""At most so many validation trajectories size the cheap ensembles."""
+"""At most so many validation trajectories size the cheap ensembles, and of no more bytes than pictures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +124,8 @@ def evaluate(
         target = present(truth.values[:, first:])
         return {who: Numbers.of(present(predict(who)), target, context) for who in judged}
 
-    def piece(rows: range) -> Piece:
-        truth, apart = test.read(rows, slice(None)).to(device), {}
+    def piece(rows: range, truth: Batch) -> Piece:
+        apart: dict[str, Tensor] = {}
         kinds = {"one_step" if steady else "rollout": (lambda who: hardest(who, truth), given)}
         if not steady:
             kinds = {"one_step": (lambda who: one_step(judged[who], task, truth), 1)} | kinds
@@ -140,11 +142,12 @@ def evaluate(
     chosen = torch.linspace(0, len(test) - 1, min(pictures, len(test))).round().long().tolist()
     sampled: dict[str, Predictor] = {}
     if any(predictor.chance for predictor in judged.values()):
-        held, first = read_all(source.validation, VALIDATION).to(device), source.validation.header.given
+        few = spread(source.validation, VALIDATION, PICTURE_BYTES)
+        held, first = source.validation.read(few, slice(None)).to(device), source.validation.header.given
         trained = {who: predictor for who, predictor in judged.items() if who != PERSISTENCE}
         sampled = judged | cheap_ensembles(trained, task, held, first, members, seed)
     ranges = list(row_ranges(test, len(test.times), PIECE_BYTES))
-    pieces = _shared(f"evaluation of {view}", ranges, piece, runtime, tick)
+    pieces = _shared(f"evaluation of {view}", test, device, ranges, piece, runtime, tick)
     whole = {
         kind: {who: Numbers.joined([part.numbers[kind][who] for part in pieces]) for who in judged}
         for kind in pieces[0].numbers
@@ -171,18 +174,29 @@ def evaluate(
 
 
 def _shared(
-    what: str, ranges: Sequence[range], work: Callable[[range], Piece], runtime: Runtime | None, tick: Tick | None
+    what: str,
+    test: Dataset,
+    device: torch.device,
+    ranges: Sequence[range],
+    work: Callable[[range, Batch], Piece],
+    runtime: Runtime | None,
+    tick: Tick | None,
 ) -> list[Piece]:
     """`work` of every range, in order, on every rank: ranks take ranges in turn."""
     rank, size = (0, 1) if runtime is None else (runtime.rank, runtime.size)
 
     def own(check: Callable[[], None] = lambda: None) -> list[Piece]:
-        done = []
-        for rows in ranges[rank::size]:
-            done.append(work(rows))
-            check()
-            if tick is not None:
-                tick(rows.stop, ranges[-1].stop)
+        done, mine = [], ranges[rank::size]
+        with ThreadPoolExecutor(1) as reader:  # reads the next piece while one is predicted and measured
+            coming = [reader.submit(test.read, rows, slice(None)) for rows in mine[:1]]
+            for rows, after in zip_longest(mine, mine[1:]):
+                truth = coming.pop().result().to(device)
+                if after is not None:
+                    coming.append(reader.submit(test.read, after, slice(None)))
+                done.append(work(rows, truth))
+                check()
+                if tick is not None:
+                    tick(rows.stop, ranges[-1].stop)
         return done
 
     parts = [own()] if runtime is None else runtime.together(what, own)
@@ -243,6 +257,9 @@ def _pictured(
         truth = few.read(rows, slice(None)).to(device)
         found = {"truth": truth.values[:, frames], **{f"static_{n}": f for n, f in truth.static.items()}}
         found |= {f"parameter_{n}": truth.parameters[n] for n in learned.spec.parameters}
+        found |= {} if truth.mask is None else {"mask": truth.mask}
+        if test.header.own_times is not None:
+            found["own_times"] = (truth.times - truth.times[:, :1])[:, frames]
         for who in names:
             values = torch.cat([truth.values[:, :given], hardest(who, truth)], 1)
             found[f"prediction_{who}"] = values[:, frames]
@@ -254,7 +271,8 @@ def _pictured(
 
 def _curves(test: Dataset, found: Mapping[str, Numbers], given: int) -> dict[str, np.ndarray]:
     """Error over time and spectra, means over all of the test set."""
-    arrays = {"times": (test.times - test.times[0]).numpy()}
+    times = test.times[None] if test.header.own_times is None else test.header.own_times  # means of them are drawn over
+    arrays = {"times": (times - times[:, :1]).mean(0).numpy()}
     arrays |= {f"axis_{axis}": positions.numpy() for axis, positions in enumerate(test.grid.positions)}
     for who, numbers in found.items():
         arrays[f"growth_{who}"] = torch.cat([torch.zeros(given), numbers.growth.mean(0).float()]).numpy()

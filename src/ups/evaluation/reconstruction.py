@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,15 +10,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.sources import Source
+from ups.fields import Dataset
 from ups.metrics import BANDS, nrmse, spectral_error
 from ups.metrics.layout import Fields
 from ups.models.codec import Codec
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import read_all
 from ups.track.jsonl import plain
 
 TRAINED, TESTED, FRAMES = 256, 64, 4096
-"""At most so many trajectories, and training frames, are looked at."""
+"""At most so many trajectories, and frames of each set, are looked at."""
+BYTES = 1 << 28
+"""Of the frames of a set in double precision."""
 
 
 @torch.no_grad()
@@ -26,18 +29,27 @@ def reconstruction(codec: Codec, learned: TrainedTask, source: Source, view: str
     …}, the numbers of a latent and of a field, and errors in physical units, means over frames.
     """
     task, normaliser = learned.spec.name, learned.normaliser
-    truth = read_all(source.tests[view], TESTED).values
+    truth = _frames(source.tests[view], TESTED)
     fields = normaliser.normalise(truth).flatten(0, 1)
     like = next(codec.parameters())
     decoded = torch.cat([codec.decode(task, codec.encode(task, part.to(like))).cpu() for part in fields.split(1024)])
     numbers = codec.numbers[task] * torch.Size(codec.frames[task].latent_shape).numel()
-    known = normaliser.normalise(read_all(source.train, TRAINED).values).flatten(0, 1)
-    known = known[torch.linspace(0, len(known) - 1, min(FRAMES, len(known))).round().long()]
+    known = normaliser.normalise(_frames(source.train, TRAINED)).flatten(0, 1)
     found = {"codec": decoded, "pca": principal(known, fields, numbers)}
     physical = {
         who: normaliser.physical(values.to(truth)).unflatten(0, truth.shape[:2]) for who, values in found.items()
     }
     return {"numbers": numbers, "of": fields[0].numel()} | _errors(physical, truth)
+
+
+def _frames(dataset: Dataset, trajectories: int) -> Fields:
+    """Frames of some trajectories, both evenly over all there are; no others are read."""
+    one = 8 * len(dataset.channels) * math.prod(dataset.grid.shape)
+    most = max(1, min(FRAMES, BYTES // one))
+    count = min(len(dataset), trajectories, most)
+    stride = -(-len(dataset.times) // (most // count))
+    places = torch.linspace(0, len(dataset) - 1, count).round().long().tolist()
+    return dataset.read(places, slice(0, None, stride)).values
 
 
 def principal(

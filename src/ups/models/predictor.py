@@ -150,14 +150,18 @@ class Persistence(_Trivial):
 
 
 class MeanSolution(_Trivial):
-    """For a steady task, what knows nothing of the sample: the mean solution of a dataset, the training set."""
+    """For a steady task, what knows nothing of the sample: the mean solution of a dataset, the training set, at each
+    point of those whose domain it is in.
+    """
 
     def __init__(self, learned: TrainedTask, dataset: Dataset) -> None:
         super().__init__((learned,))
         total = torch.zeros(*dataset.grid.shape, len(dataset.channels), dtype=torch.float64)
-        for batch in batches(dataset, 1):
+        counted = torch.zeros(*dataset.grid.shape, 1, dtype=torch.float64)
+        for batch in batches(dataset, 1):  # zero in cells that a mask excludes
             total += batch.values[:, 0].double().sum(0)
-        self._mean, self._grid = (total / len(dataset))[None], dataset.grid
+            counted += len(batch) if batch.mask is None else batch.mask.sum(0)[..., None]
+        self._mean, self._grid = (total / counted.clamp_min(1))[None], dataset.grid
 
     def decode(self, state: State, target: Target | None = None) -> Float[Tensor, "... C"]:
         periodic = self.tasks[state.task].spec.boundary.periodic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import resource
 import shutil
 import socket
@@ -49,7 +50,8 @@ def check_device(config: RuntimeConfig, ranks: int) -> Iterator[Finding]:
             raise UserError(f"{ranks} ranks were asked for and there are {count} GPUs here; use --ranks {count}")
         version = ".".join(map(str, nccl.version())) if dist.is_nccl_available() else "none"
         names = ", ".join(dict.fromkeys(torch.cuda.get_device_name(n) for n in range(min(ranks, count))))
-        yield Finding("green", "device", f"{names}; {software()}, CUDA {torch.version.cuda}, NCCL {version}")
+        built = f"CUDA {torch.version.cuda}, NCCL {version}, driver {driver()}"
+        yield Finding("green", "device", f"{names}; {software()}, {built}")
         for note in left_idle(config.tf32, torch.cuda.get_device_capability(0)):
             yield Finding("amber", "device", note)
         if not dist.is_nccl_available() and ranks > 1:
@@ -59,6 +61,12 @@ def check_device(config: RuntimeConfig, ranks: int) -> Iterator[Finding]:
     compiler = os.environ.get("CXX") or "g++"
     if config.compile and not cuda and shutil.which(compiler) is None:
         raise UserError(f"runtime.compile needs a C++ compiler, and there is no {compiler} here; install one")
+
+
+def driver(told: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The version of NVIDIA's driver, as the system's own module says it."""
+    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", told.read_text()) if told.is_file() else None
+    return found[1] if found else "unknown"
 
 
 def check_limits(config: RuntimeConfig, ranks: int, largest: float) -> Iterator[Finding]:

@@ -71,13 +71,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Room:
-    """Of a device: bytes of memory (None: not known), and what training needs of it beside the step."""
+    """Of a device: bytes of memory (None: not known), what training needs of it beside the step, and its rates."""
 
     memory: float | None
     beside: float = 0.0
+    rates: StepRates | None = None
 
-    def fits(self, peak: float) -> bool | None:
-        return None if self.memory is None else peak + self.beside <= USABLE * self.memory
+    def needed(self, cost: Cost) -> float:
+        return self.beside + (cost.peak if self.rates is None else self.rates.peak(cost))
+
+    def fits(self, needed: float) -> bool | None:
+        return None if self.memory is None else needed <= USABLE * self.memory
 
 
 def estimate(
@@ -86,7 +90,6 @@ def estimate(
     ranks: int,
     phases: Sequence[Phase],
     room: Room,
-    rates: StepRates | None,
     links: Links,
     steps: int | None,
     seconds: float | None = None,
@@ -94,7 +97,7 @@ def estimate(
     largest: Largest | None = None,
 ) -> Estimate:
     """`steps` of the training, or the `seconds` that it is given; `price`: of a rank for an hour."""
-    last = phases[-1].cost
+    last, rates = phases[-1].cost, room.rates
     flop = sum(phase.share * phase.cost.flop for phase in phases)
     computing = None if rates is None else sum(phase.share * rates.seconds(phase.cost) for phase in phases)
     parts = [(phase.share, links.seconds(phase.cost)) for phase in phases]
@@ -115,8 +118,8 @@ def estimate(
         ranks,
         last.parameters,
         last.state,
-        last.peak + room.beside,
-        room.fits(last.peak),
+        room.needed(last),
+        room.fits(room.needed(last)),
         flop,
         None if steps is None else ranks * flop * steps,
         last.within,

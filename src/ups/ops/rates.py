@@ -28,7 +28,8 @@ from ups.ops.step_cost import Cost
 @dataclass(frozen=True)
 class StepRates:
     """Seconds an operation, a FLOP and a byte; the smallest and the largest step they are of, in FLOP; how far off the
-    worst of these is; the bytes that the device needs beyond what is counted; the tasks and the time.
+    worst of these is; the bytes that the device needs beyond what is counted, and for each byte of a model's state; the
+    tasks and the time.
     """
 
     operation: float
@@ -38,11 +39,16 @@ class StepRates:
     largest: float
     error: float
     workspace: float
+    workspace_share: float
     tasks: tuple[str, ...]
     measured: str
 
     def seconds(self, cost: Cost) -> float:
         return self.operation * cost.operations + self.flop * cost.flop + self.byte * cost.moved
+
+    def peak(self, cost: Cost) -> float:
+        """The most memory that a step takes."""
+        return cost.peak + self.workspace + self.workspace_share * cost.state
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,17 @@ def fitted(costs: Sequence[Cost], seconds: Sequence[float]) -> tuple[float, floa
                 best[chosen] = found
     operation, flop, byte = best.tolist()
     return operation, flop, byte, float(np.abs(counted @ best - 1).max())
+
+
+def workspaces(costs: Sequence[Cost], peaks: Sequence[float]) -> tuple[float, float]:
+    """What steps took beyond what is counted: in any case, and for each byte of the model's state."""
+    beyond = np.array(peaks) - [cost.peak for cost in costs]
+    states = np.array([cost.state for cost in costs])
+    if np.ptp(states) > 0:
+        share, least = np.polyfit(states, beyond, 1).tolist()
+        if share >= 0 and least >= 0:
+            return least, share
+    return max(0.0, float(beyond.max())), 0.0
 
 
 def folder() -> Path:

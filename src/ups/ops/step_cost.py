@@ -9,7 +9,7 @@ training, whose rollout is the longest, unless another one is named.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -77,6 +77,13 @@ def step_cost(
             )
         )
         return cost_of(stage, micro_batches(stage, plan, tasks, lengths, runtime, step), plan, runtime, node)
+
+
+def recorded(cost: Cost, runtime: RuntimeConfig, lengths: int) -> Cost:
+    """On a GPU, which records replicated steps, once for each length of rollout: every recording has its gradients."""
+    if runtime.strategy != "ddp" or runtime.capture == "off":
+        return cost
+    return replace(cost, peak=max(cost.peak, cost.recording) + (lengths - 1) * cost.gradients)
 
 
 def micro_batches(

@@ -42,6 +42,10 @@ def frame(directory: Path) -> tuple[RenderableType, bool]:
     ):
         if drawn := curve(values):
             lines.append(Text(f"{title:10}  {drawn}  {_last(values):.4g}"))
+    pace = steps[-1].get("pace", {}) if steps else {}
+    if (memory := pace.get("memory")) is not None:
+        waits = f", waits for data {pace['data_wait']:.0%} of the time" if "data_wait" in pace else ""
+        lines.append(Text(f"rank 0     {memory / 1e9:.2f} GB{waits}"))
     for event in events[-200:]:
         if event["kind"] in ("skipped", "not_saved", "out_of_memory", "eager", "resumed"):
             lines.append(Text(f"{event['kind'].replace('_', ' ')} at step {event.get('step', '?')}", style="yellow"))

@@ -5,7 +5,6 @@ tries the job's first steps on its ranks if asked to. Nothing is left behind.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import signal
@@ -20,11 +19,14 @@ from typing import Any
 
 from ups.config.load import save_config
 from ups.data.inputs import Outline
+from ups.data.prepare.row_ranges import trajectory_bytes
 from ups.data.sources import data_root, open_source, with_equation
 from ups.distributed.launch.claim import in_use, is_claimed
 from ups.distributed.launch.run_directory import begun, refuse_foreign, refuse_other
-from ups.distributed.runtime.start import Runtime
+from ups.distributed.runtime.settings import RuntimeConfig
+from ups.distributed.runtime.start import Runtime, wants_cuda
 from ups.errors import UserError
+from ups.evaluation.evaluate import PICTURE_BYTES
 from ups.models.saved import TrainedTask
 from ups.ops import machine_checks as machine
 from ups.ops.data_checks import check_files, check_to_be_made
@@ -32,7 +34,7 @@ from ups.ops.findings import Finding, guarded
 from ups.ops.gates import references
 from ups.ops.rehearsal import all_reduce, rehearse
 from ups.ops.stand_in import stand_in_data, stand_in_task
-from ups.ops.step_cost import Cost, step_cost
+from ups.ops.step_cost import Cost, recorded, step_cost
 from ups.pipeline.config import RunConfig, load_run, run_config
 from ups.pipeline.data import look_at_inputs
 from ups.pipeline.trainings import check_trained, compared_plans, stage_plans
@@ -198,7 +200,12 @@ def _check_memory(
     tasks, lengths = stand_ins(config, plan, outlines)
     one = plan.directory.parent.parent.name == "compare"  # which one process trains
     count, runtime = (1, config.runtime.model_copy(update={"strategy": "ddp"})) if one else (ranks, config.runtime)
-    cost = step_cost(plan, tasks, lengths, runtime, count, NODE)
+
+    def needed(runtime: RuntimeConfig) -> Cost:
+        cost = step_cost(plan, tasks, lengths, runtime, count, NODE)
+        return recorded(cost, runtime, len(plan.training.rollout)) if wants_cuda(runtime) else cost
+
+    cost = needed(runtime)
     costs.append(cost)
     free, where = machine.memory_free(config.runtime, count)
     about = f"{plan.title.removeprefix('training ')}"
@@ -206,7 +213,7 @@ def _check_memory(
     if cost.peak <= _SHARE * free:
         yield Finding("green", f"memory of {about}", says)
         return
-    least = step_cost(plan, tasks, lengths, runtime.model_copy(update={"micro_batch": 1}), count, NODE)
+    least = needed(runtime.model_copy(update={"micro_batch": 1}))
     if least.peak > _SHARE * free:
         raise UserError(
             f"{says}, and {least.peak / _GB:.3g} with one sample at a time; choose a smaller model or more GPUs"
@@ -222,23 +229,25 @@ def _needs(
 ) -> list[tuple[Path, str, float]]:
     """(where, what, bytes) of all that the run will write."""
     root = data_root(config.data, directory / "data")
-    made = stored = 0.0
+    made = stored = pictured = 0.0
+    predictors = 2 + len(config.each_stage()) + len(config.compared_names())  # with the truth and persistence
     for name, outline in outlines.items():
-        made += 2 * trajectory_bytes(outline) * outline.trajectories * outline.missing  # in chunks, then in one file
+        one = trajectory_bytes(outline.header)
+        made += 2 * one * outline.trajectories * outline.missing  # in chunks, then in one file
         if not (directory / "store" / name).exists():
             stored += store_bytes(config, outline)
+        for tested in [outline.trajectories] if outline.source is None else map(len, outline.source.tests.values()):
+            shown = min(config.evaluation.pictures, tested) * one
+            pictured += predictors * min(PICTURE_BYTES, shown)
     saved = sum(_KEPT * (cost.state - cost.held) * 4 * cost.parameters / max(1, cost.held) for cost in costs)
-    return [(root, "data", made), (directory, "store", stored), (directory, "checkpoints", saved)]
+    own = {"store": stored, "checkpoints": saved, "fields to draw": pictured}
+    return [(root, "data", made), *((directory, what, size) for what, size in own.items())]
 
 
 def store_bytes(config: RunConfig, outline: Outline) -> float:
     """Of what training reads again and again."""
-    return trajectory_bytes(outline) * outline.trained / (2 if config.data.store == "float16" else 1)
-
-
-def trajectory_bytes(outline: Outline) -> float:
-    header = outline.header
-    return 4.0 * math.prod(header.grid.shape) * (len(header.times) * len(header.channels) + len(header.static))
+    numbers = trajectory_bytes(outline.header) * outline.trained / outline.header.dtype.itemsize
+    return numbers * (2 if config.data.store == "float16" else 4)
 
 
 def _rehearsal(config: RunConfig, runs: Path, ranks: int, bisect: bool) -> Iterator[Finding]:

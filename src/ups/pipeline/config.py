@@ -41,8 +41,6 @@ from ups.training.settings import TrainingConfig
 TrainingChanges = changes_of(TrainingConfig)
 COMMON = {"kind", "on", "start", "like", "training"}
 """The keys of a stage that are not its kind's own."""
-OF_NO_PHYSICS = {"codec", "cached", "corrector", "distilled", "steady"}
-"""Kinds that learn from something else than fields one step after another, or know no equation."""
 TAKEN = {*RESERVED, PERSISTENCE, "data", "train", "evaluate"}
 """Names that mean something else in metrics.json."""
 
@@ -145,7 +143,7 @@ class RunConfig(Strict):
                     f"give compare.{name}.per_task=true, or leave it out"
                 )
         for name, stage in self.each_stage().items():
-            if stage.training is not None and stage.training.physics and stage.kind in OF_NO_PHYSICS:
+            if stage.training is not None and stage.training.physics and not STAGES[stage.kind].physics:
                 raise ValueError(f"stages.{name}.training.physics has no effect on a {stage.kind}; leave it out")
         for where, (training, tasks) in self.each_training().items():
             if strangers := sorted(set(training.physics) - set(self.tasks)):

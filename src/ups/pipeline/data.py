@@ -11,17 +11,18 @@ from pathlib import Path
 from ups.data.agreement import task_of
 from ups.data.inputs import Outline, check_inputs
 from ups.data.prepare.cached import cached
-from ups.data.sources import Source, check_source, equations_of, open_source
+from ups.data.sources import Source, check_source, open_source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import Stopped
 from ups.models.architectures import ARCHITECTURES
 from ups.models.network import refuse_conditions
 from ups.models.predictor import PREDICTORS
 from ups.pipeline.config import RunConfig
-from ups.pipeline.memory import check_memory
+from ups.pipeline.memory import check_memory, check_trajectories
 from ups.pipeline.phase_seconds import note_seconds, seconds_of
 from ups.track.progress import Progress
 from ups.training.data import TaskData, prepare
+from ups.training.kinds import STAGES
 
 
 def timed_data(
@@ -52,15 +53,15 @@ def data_of(
     sources, tasks = {}, {}
     trainings = [config.training_of(stage.training) for stage in config.each_stage().values()]
     strides = {stride for training in trainings for stride, _ in training.stride_table()}
-    runtime.in_turn("look at the inputs", partial(look_at_inputs, config, directory))
+    outlines = runtime.in_turn("look at the inputs", partial(look_at_inputs, config, directory))
+    for name, outline in outlines.items():
+        tests = () if outline.source is None else outline.source.tests.values()
+        check_memory(config, outline.spec, outline.header.grid, runtime.device)
+        check_trajectories(name, [outline.header, *(test.header for test in tests)], runtime.device)
     with _displays() as show:
         for name, task in config.tasks.items():
-            if task.make is not None:  # before it is made
-                grid = equations_of(name, task.make)[0][1].grid
-                check_memory(config, task_of(name, task), grid, runtime.device)
             opened = partial(_opened, runtime, config, directory, name, show)
             sources[name] = runtime.in_turn(f"open {name}", opened)
-            check_memory(config, sources[name].spec, sources[name].train.grid, runtime.device)
             tasks[name] = prepare(
                 runtime,
                 sources[name],
@@ -91,6 +92,8 @@ def look_at_inputs(config: RunConfig, directory: Path) -> dict[str, Outline]:
         tasks = {name: task for name, task in config.tasks.items() if name in names}
         folder, seed = directory / "data", config.data_seed
         found |= check_inputs(tasks, config.data, folder, seed=seed, unroll=unroll, stride=stride)
+    for name, stage in config.each_stage().items():
+        STAGES[stage.kind].check(name, [outline.spec for outline in found.values()])
     return found
 
 

@@ -51,7 +51,7 @@ FNO: dict[str, dict[int, dict[str, Any]]] = {
     "cuda": {
         1: {"width": 64, "modes": 64, "training": {"batch_size": 64}},
         2: {"width": 32, "modes": 24, "training": {"batch_size": 16, "learning_rate": 6e-3}},
-        3: {"width": 32, "modes": 10, "training": {"batch_size": 4, "learning_rate": 6e-3}},
+        3: {"width": 32, "modes": 10, "training": {"batch_size": 4, "learning_rate": 3e-3}},
     },
     "cpu": {
         1: {"width": 32, "modes": 64, "training": {"batch_size": 16}},

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ups.fields import Dataset, TaskSpec
+from ups.metrics.layout import mean
 from ups.models.saved import TrainedTask
 
 FAR = 10.0
@@ -41,14 +42,16 @@ def unfamiliar(known: Sequence[TrainedTask], spec: TaskSpec, data: Dataset) -> I
 
 
 def _magnitudes(known: Sequence[TrainedTask], spec: TaskSpec, data: Dataset) -> Iterator[str]:
-    batch = data.read(range(min(LOOKED_AT, len(data))), slice(None))
+    batch = data.read(range(min(LOOKED_AT, len(data))), slice(0, None, max(1, len(data.times) // LOOKED_AT)))
+    values = batch.values.double().square()
+    sizes = mean(values, tuple(range(values.dim() - 1)), batch.mask).sqrt().tolist()
     for place, channel in enumerate(spec.channels):
         alike = [
             task.statistics.channels[channel.name].rms
             for task in known
             if channel in task.spec.channels and channel.transform == "identity"
         ]
-        rms = float(batch.values[..., place].double().square().mean().sqrt())
+        rms = sizes[place]
         if alike and rms > 0 and (range_ := _beyond([rms], alike, OTHER_UNITS)) is not None:
             yield (
                 f"{channel.name} has an rms of {rms:.3g}, where the model was trained on {range_}: it is scaled by its "

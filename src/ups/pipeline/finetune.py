@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ups.checkpoint import hub
 from ups.config.load import made_config
 from ups.data.agreement import definition_of, task_of
 from ups.data.inputs import check_inputs
@@ -64,17 +65,21 @@ class Finetuned:
 
 @dataclass(frozen=True, eq=False)
 class ParentModel:
-    """A trained operator model to start from: where it is, what it is, and the plugins it needs."""
+    """A trained operator model to start from: its name, where it is (with the revision, on Hugging Face), what it is,
+    and the plugins it needs.
+    """
 
-    folder: Path
+    name: str
+    place: str
     network: OperatorModel
     spec: ModelSpec
     plugins: tuple[str, ...]
 
     @classmethod
     def read(cls, run: Path) -> ParentModel:
-        if not run.exists():
-            raise UserError(f"there is no {run}; name a run, a stage's folder or an export")
+        there = hub.is_on_hub(run)
+        if not there and not run.exists():
+            raise UserError(f"there is no {run}; name a run, a stage's folder, an export or hf://owner/name")
         folder = stage_folder(run)
         model, spec = load_model(folder)
         if not isinstance(model.network, OperatorModel):
@@ -84,12 +89,13 @@ class ParentModel:
             )
         order = folder.parent / ORDER
         plugins = json.loads(order.read_text())["plugins"] if order.is_file() else []
-        return cls(folder.resolve(), model.network, spec, tuple(plugins))
-
-    @property
-    def name(self) -> str:
-        inside = self.folder.parent.name == "stages"
-        return (self.folder.parent.parent if inside else self.folder).name
+        if there:
+            place = hub.pinned(run, folder)
+            name = place.rpartition("@")[0].rpartition("/")[2]
+        else:
+            folder = folder.resolve()
+            name, place = (folder.parent.parent if folder.parent.name == "stages" else folder).name, str(folder)
+        return cls(name, place, model.network, spec, tuple(plugins))
 
     def settings(self) -> dict[str, Any]:
         """As a stage of the same network is told them, with as many experts of every matrix."""
@@ -182,7 +188,7 @@ def _paced(steps: int) -> dict[str, Any]:
 
 def _stage(parent: ParentModel, mode: Mode, like: str | None) -> dict[str, Any]:
     """The parent's network as a stage that starts from it."""
-    stage = parent.settings() | {"start": str(parent.folder)}
+    stage = parent.settings() | {"start": parent.place}
     if mode == "adapters":
         stage.setdefault("adapters", RANK)
     if mode != "all":

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from ups.config.load import config_hash, made_config
 from ups.data.agreement import definition_of
@@ -23,9 +25,9 @@ from ups.data.formats.arrays.meaning import Told, shown
 from ups.data.formats.arrays.reader import Arrays
 from ups.data.formats.arrays.understood import understood
 from ups.data.formats.description import to_json
-from ups.data.formats.layouts import ARRAYS, NETCDF, layout_of
+from ups.data.formats.layouts import ARRAYS, NETCDF, ZARR, layout_of
 from ups.data.open import open_dataset
-from ups.data.prepare.splits import content_hashes
+from ups.data.prepare.row_ranges import batches, total_bytes
 from ups.distributed.launch.local import refuse_launchers
 from ups.errors import UserError
 from ups.fields import Dataset, Grid
@@ -35,11 +37,19 @@ from ups.report.verdict import metrics_table
 from ups.simulator import Simulator, load
 from ups.track.progress import Progress
 
-SHARE = 0.7
+SHARE = 0.6
 """Of the budget that trains: data, measuring the speed, evaluation and the report have the rest."""
+POINTS = 2**14
+"""Of all samples of a step on a CPU, at most: in minutes, many steps of few samples get further than few of many."""
+SAMPLES = 2, 16
+"""Of a step there, at least and at most."""
 LATENTS = 2048
 """Of a sample, at most, where a grid has more points: they are taken together in cells."""
 LARGEST_CELL = 8
+READ = 10**7
+"""Bytes of trajectories for a second of the budget, at most: copying more would leave too little to learn from them."""
+FEWEST = 10
+"""Trajectories that are taken, however large."""
 _PARTS = ("train", "validation", "test")
 
 
@@ -105,6 +115,8 @@ def fit(
         "rollout": [[0.0, 1], [0.8, 2]],
         "validate_every": 200,
     }
+    if not torch.cuda.is_available():
+        training["batch_size"] = _samples(dataset.grid)
     values: dict[str, Any] = {
         "name": name or stem,
         "seed": seed,
@@ -112,10 +124,12 @@ def fit(
         "training": training,
         "compare": {other: {} for other in compared},
     }
-    config = _named(values, list(overrides), Path(runs), dataset, given=name is not None)
+    parts = _parts(dataset, seed, _most(dataset, seconds)) if isinstance(dataset, Arrays) else {}
+    key = _key(parts)
+    config = _named(values, list(overrides), Path(runs), key, given=name is not None)
     directory = Path(runs) / config.name
-    if isinstance(dataset, Arrays):
-        _written(dataset, directory / "data", seed)
+    if parts:
+        _written(parts, directory / "data", key)
     metrics = finish(config, Path(runs), command or f"ups.fit(..., name={config.name!r})")
     print(metrics_table(metrics))
     print(f"\nreport: {directory / 'report.html'}")
@@ -148,7 +162,7 @@ def _opened(data: Any, told: Told, name: str | None) -> tuple[Dataset, str]:
 
 
 def _of_arrays(path: Path) -> bool:
-    return is_zarr(path) or (path.is_file() and layout_of(path) in (ARRAYS, NETCDF))
+    return (is_zarr(path) or path.is_file()) and layout_of(path) in (ARRAYS, NETCDF, ZARR)
 
 
 def _task(dataset: Dataset, data: Any) -> dict[str, Any]:
@@ -170,6 +184,11 @@ def _task(dataset: Dataset, data: Any) -> dict[str, Any]:
     return {"define": define, "files": files} | ({} if spacing is None else {"latent_spacing": spacing})
 
 
+def _samples(grid: Grid) -> int:
+    fewest, most = SAMPLES
+    return min(most, max(fewest, POINTS // math.prod(grid.shape)))
+
+
 def _latent_spacing(grid: Grid) -> float | None:
     """The smallest distance of latent points that leaves few enough of them and divides the grid; None for a latent a
     point.
@@ -188,7 +207,7 @@ def _latent_spacing(grid: Grid) -> float | None:
     return few[0] if few else fitting[-1][0] if fitting else None
 
 
-def _named(values: dict[str, Any], words: list[str], runs: Path, dataset: Dataset, given: bool) -> RunConfig:
+def _named(values: dict[str, Any], words: list[str], runs: Path, key: str, given: bool) -> RunConfig:
     """The configuration, under the name given, or under the first that is free or is this very run's."""
     first, number = values["name"], 1
     while True:
@@ -196,41 +215,56 @@ def _named(values: dict[str, Any], words: list[str], runs: Path, dataset: Datase
         directory = runs / config.name
         same = (directory / "config.yaml").is_file() and config_hash(run_config(directory)) == config_hash(config)
         kept = directory / "data" / "train.hdf5"
-        if same and isinstance(dataset, Arrays) and kept.is_file():
-            same = open_dataset(kept).header.notes.get("key") == _key(dataset)
+        if same and kept.is_file():
+            same = open_dataset(kept).header.notes.get("key") == key
         if given or same or not directory.exists() or any(word.startswith("name=") for word in words):
             return config
         number += 1
         values["name"] = f"{first}-{number}"
 
 
-def _written(dataset: Arrays, folder: Path, seed: int) -> None:
-    """Three files, split by trajectory at random: what arrays are ordered by must not decide what is tested."""
+def _most(dataset: Arrays, seconds: float) -> int:
+    """How many trajectories are taken of data that are large for the budget."""
     count = len(dataset.found.lengths)
-    order = np.random.default_rng(seed).permutation(count).tolist()
-    held = max(1, round(count / 10))
-    parts = dict(
-        zip(_PARTS, (sorted(order[2 * held :]), sorted(order[held : 2 * held]), sorted(order[:held])), strict=True)
-    )
-    key = _key(dataset)
+    most = min(count, max(FEWEST, int(READ * seconds * count / max(1, total_bytes(dataset)))))
+    if most < count:
+        print(f"note: {most} of the {count} trajectories are taken, drawn at random: a larger budget takes more")
+    return most
+
+
+def _parts(dataset: Arrays, seed: int, most: int) -> dict[str, Arrays]:
+    """Split by trajectory at random: what arrays are ordered by must not decide what is tested."""
+    order = np.random.default_rng(seed).permutation(len(dataset.found.lengths))[:most].tolist()
+    held = max(1, round(len(order) / 10))
+    split = sorted(order[2 * held :]), sorted(order[held : 2 * held]), sorted(order[:held])
+    return {
+        part: Arrays(dataset.found, dataset.source, only=chosen) for part, chosen in zip(_PARTS, split, strict=True)
+    }
+
+
+def _written(parts: Mapping[str, Arrays], folder: Path, key: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for part, trajectories in parts.items():
+    for part, own in parts.items():
         path = folder / f"{part}.hdf5"
         if path.is_file():
             if open_dataset(path).header.notes.get("key") != key:
                 raise UserError(f"{path} holds other data; give another name=")
             continue
-        own = Arrays(dataset.found, dataset.source, only=trajectories)
         own.header = own.found.noted({"key": key}).header_of(own.pieces, own.frames)
         with Progress(f"writing {part}", total=len(own), unit="trajectories") as progress:
             convert(own, path, "well", progress.tick)
 
 
-def _key(dataset: Arrays) -> str:
-    """Of what the data are taken for and of their first frames."""
-    digest = hashlib.sha256(to_json(dataset.header).encode())
-    times = [own.tolist() for own in dataset.found.times]
-    digest.update(json.dumps([dataset.found.lengths, times, content_hashes(dataset)]).encode())
+def _key(parts: Mapping[str, Arrays]) -> str:
+    """Of what the data are taken for, and of all that is taken of them."""
+    digest = hashlib.sha256()
+    for own in parts.values():
+        digest.update(to_json(own.header).encode() + json.dumps([own.pieces, own.frames]).encode())
+        for batch in batches(own, own.frames):
+            fields = batch.values, batch.times, *batch.static.values(), *batch.forcings.values()
+            numbers = *batch.parameters.values(), *(() if batch.mask is None else (batch.mask,))
+            for tensor in (*fields, *numbers):
+                digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

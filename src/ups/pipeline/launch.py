@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +18,7 @@ from ups.ops.launch.job import RECORD, Job, Record, check_secrets
 from ups.ops.launch.sky import Rented
 from ups.ops.runs import is_run, state_of
 from ups.pipeline.config import RunConfig, load_run
+from ups.track.environment import SOFTWARE, version_of
 
 PLACES = ("local", "slurm", "sky")
 _TAIL = 200
@@ -35,13 +38,44 @@ class Asked:
     rented: Rented | None = None
 
 
+def asked(
+    on: str,
+    gpus: int | None,
+    nodes: int,
+    seeds: tuple[int, ...],
+    secrets: Sequence[str] | None,
+    options: Sequence[str] | None,
+    cloud: str | None,
+    gpu: str | None,
+    storage: str | None,
+    spot: bool,
+    install: str | None,
+) -> Asked:
+    """What was said on the command line."""
+    if on not in PLACES:
+        raise UserError(f"--on {on}: choose {', '.join(PLACES)}")
+    rented = None
+    if cloud is not None and gpu is not None and storage is not None:
+        rented = Rented(cloud, gpu, storage, spot, install or f"{SOFTWARE}=={version_of(SOFTWARE)}")
+    return Asked(on, gpus, nodes, seeds, tuple(secrets or ()), tuple(options or ()), rented)
+
+
 def launch(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> list[Path]:
     """Submit it; the directories of the runs."""
     job = _job(name, overrides, runs, wanted)
     directories = [job.runs / each for each in job.names]
     for directory in directories:
         _refuse_launched(directory)
-    records = _submit(name, overrides, job, wanted)
+    made = [folder for folder in (job.folder, job.runs) if not folder.exists()]
+    try:
+        records = _submit(name, overrides, job, wanted)
+    except UserError:  # refused: what was written for it goes too
+        if job.folder in made:
+            shutil.rmtree(job.folder, ignore_errors=True)
+        if job.runs in made:
+            with suppress(OSError):  # not empty: somebody else's by now
+                job.runs.rmdir()
+        raise
     for directory, record in zip(directories, records, strict=True):
         record.keep(directory)
     return directories
@@ -127,17 +161,23 @@ def _check_portable(config: RunConfig, secrets: Sequence[str]) -> None:
             )
 
 
+def launched(directory: Path) -> str | None:
+    """Who has a run, and what is said of it there; None where it has ended or was never launched."""
+    if not (directory / RECORD).is_file():
+        return None
+    record = Record.of(directory)
+    found = _place(record).state(record)
+    return None if found.startswith("ended") else f"{record.on} {record.job}: {found}"
+
+
 def _refuse_launched(directory: Path) -> None:
     if is_claimed(directory):
         raise in_use(directory)
-    if (directory / RECORD).is_file():
-        record = Record.of(directory)
-        found = _place(record).state(record)
-        if not found.startswith("ended"):
-            raise UserError(
-                f"{directory} is launched already ({record.on} {record.job}: {found}); stop it with `ups launch stop "
-                f"{directory}`, or give another name=..."
-            )
+    if (found := launched(directory)) is not None:
+        raise UserError(
+            f"{directory} is launched already ({found}); stop it with `ups launch stop {directory}`, or give another "
+            "name=..."
+        )
 
 
 def _submit(name: str, overrides: Sequence[str], job: Job, wanted: Asked) -> list[Record]:

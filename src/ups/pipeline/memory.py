@@ -8,18 +8,22 @@ cannot be.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 
+from ups.data.prepare.row_ranges import trajectory_bytes
 from ups.distributed.runtime.host import host_memory
 from ups.errors import UserError
-from ups.fields import Grid, TaskSpec
+from ups.fields import Grid, Header, TaskSpec
 from ups.models.architectures import ARCHITECTURES
 from ups.pipeline.config import RunConfig
 
 KEPT = {"spectral": 13, "pdet_stack": 13, "pdet_unet": 60, "fno": 9}
 """Measured on blocks of each, in two and three dimensions, and rounded down; an architecture that is not here is not
 checked."""
+WHOLE = 3
+"""Of a trajectory's bytes: itself, a prediction of it and a copy, at least."""
 
 
 def check_memory(config: RunConfig, spec: TaskSpec, grid: Grid, device: torch.device) -> None:
@@ -48,6 +52,19 @@ def check_memory(config: RunConfig, spec: TaskSpec, grid: Grid, device: torch.de
             f"task {spec.name!r}: one sample of {' x '.join(map(str, grid.shape))} points needs at least "
             f"{needed / 1e9:,.0f} GB to train {name}, the {device.type} has {room / 1e9:,.0f} GB; {remedy}"
         )
+
+
+def check_trajectories(name: str, headers: Iterable[Header], device: torch.device) -> None:
+    """Refuse trajectories of which not even one can be measured or judged: they are read and rolled out whole."""
+    room = min(memory_of(device), host_memory())
+    for header in headers:
+        if (needed := WHOLE * trajectory_bytes(header)) > room:
+            points = " x ".join(map(str, header.grid.shape))
+            raise UserError(
+                f"task {name!r}: one trajectory, {len(header.times)} frames of {points} points, needs at least "
+                f"{needed / 1e9:,.0f} GB to be measured and judged, and there are {room / 1e9:,.0f} GB; give data of "
+                "fewer frames or points"
+            )
 
 
 def memory_of(device: torch.device) -> int:

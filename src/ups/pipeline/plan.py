@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import tempfile
@@ -17,10 +18,10 @@ from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime, wants_cuda
 from ups.errors import UserError
 from ups.ops.plan import MOST, STRATEGIES, USABLE, Estimate, Largest, Phase, Room, estimate, recommended
-from ups.ops.rates import DeviceRates, Links, StepRates, fitted, keep, kept, known_devices
+from ups.ops.rates import DeviceRates, Links, StepRates, fitted, keep, kept, known_devices, workspaces
 from ups.ops.rehearsal import links_between
 from ups.ops.stand_in import stand_in_data
-from ups.ops.step_cost import Cost, step_cost
+from ups.ops.step_cost import Cost, recorded, step_cost
 from ups.pipeline.check import said_by_ranks, stand_ins, store_bytes
 from ups.pipeline.config import RunConfig, load_run
 from ups.pipeline.data import look_at_inputs
@@ -99,7 +100,7 @@ def plan(
                     asked = training.asked or training.training
                     rows.append(
                         estimate(
-                            *(stage, strategy, count, phases, room, rates, ways),
+                            *(stage, strategy, count, phases, room, ways),
                             steps=asked.steps if asked.seconds is None else None,
                             seconds=asked.seconds,
                             price=price,
@@ -156,13 +157,6 @@ def measure_links(name: str, overrides: Sequence[str], runs: Path) -> Links:
         return links_between(runtime)
 
 
-def recorded(cost: Cost, runtime: RuntimeConfig, lengths: int) -> Cost:
-    """On a GPU, which records replicated steps, once for each length of rollout: every recording has its gradients."""
-    if runtime.strategy != "ddp" or runtime.capture == "off":
-        return cost
-    return replace(cost, peak=max(cost.peak, cost.recording) + (lengths - 1) * cost.gradients)
-
-
 def kind_of(plan: Plan, runtime: RuntimeConfig) -> str:
     """Trainings of one kind have the same rates."""
     words = [getattr(plan.settings, "architecture", plan.kind), plan.training.precision, plan.training.optimiser]
@@ -208,7 +202,7 @@ def _largest(layout: _Layout, plan: Plan, room: Room, one: Cost) -> Largest | No
     parabolas of the width, through three that are counted.
     """
     width = getattr(plan.settings, "width", None)
-    if room.memory is None or width is None or not room.fits(one.peak):
+    if room.memory is None or width is None or not room.fits(room.needed(one)):
         return None
     two, three = (
         layout.cost(replace(plan, settings=plan.settings.model_copy(update={"width": times * width})))
@@ -220,7 +214,8 @@ def _largest(layout: _Layout, plan: Plan, room: Room, one: Cost) -> Largest | No
         bend = (third - 2 * second + first) / 2
         return first + (second - first - bend) * (at - 1) + bend * (at - 1) ** 2
 
-    peaks, counts = (one.peak, two.peak, three.peak), (one.parameters, two.parameters, three.parameters)
+    peaks = room.needed(one), room.needed(two), room.needed(three)
+    counts = one.parameters, two.parameters, three.parameters
     times = max(n for n in range(1, WIDEST + 1) if n == 1 or room.fits(through(peaks, n)))
     return Largest(times * width, through(counts, times), times == WIDEST)
 
@@ -231,7 +226,7 @@ def _room(config: RunConfig, known: DeviceRates | None, rates: StepRates | None,
         return Room(None)
     choice = config.runtime.placement
     placed = known.gpu and (choice == "device" or (choice == "auto" and store <= ROOM * known.memory))
-    return Room(known.memory, (store if placed else 0.0) + (0.0 if rates is None else rates.workspace))
+    return Room(known.memory, store if placed else 0.0, rates)
 
 
 def _links(known: DeviceRates | None, told: Links | None) -> Links:
@@ -330,6 +325,7 @@ def measured_step(
     gpu = runtime.device.type == "cuda"
     if gpu:
         cost = recorded(cost, runtime.config, 1)
+        gc.collect()  # what an earlier one left would be taken for this one's, or go while it is measured
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated() if gpu else 0
@@ -345,10 +341,9 @@ def measured_step(
 def _rates(found: Sequence[tuple[Cost, float, float]], tasks: tuple[str, ...]) -> StepRates:
     costs, seconds, peaks = zip(*found, strict=True)
     operation, flop, byte, error = fitted(costs, seconds)
-    workspace = max(0.0, *(peak - cost.peak for cost, peak in zip(costs, peaks, strict=True)))
     done = [cost.flop for cost in costs]
     today = f"{datetime.now(UTC):%-d %B %Y}"
-    return StepRates(operation, flop, byte, min(done), max(done), error, workspace, tasks, today)
+    return StepRates(operation, flop, byte, min(done), max(done), error, *workspaces(costs, peaks), tasks, today)
 
 
 def as_json(planned: Planned) -> str:

@@ -20,9 +20,9 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from ups.metrics import nrmse
-from ups.report.contents import Sample, TaskPage, values_of
+from ups.report.contents import Sample, TaskPage, static_of, times_of, values_of
 from ups.report.drawing import error_limit, field_limits
-from ups.report.legend import ERROR_MAP, FIELD_MAP, NOT_A_NUMBER, REFERENCE
+from ups.report.legend import ERROR_MAP, FIELD_MAP, NOT_A_NUMBER, OUTSIDE, REFERENCE
 from ups.track.jsonl import plain as as_plain
 
 BROKEN = 65535
@@ -39,7 +39,10 @@ def colour_tables() -> dict[str, str]:
     packed = {
         key: (matplotlib.colormaps[name](steps)[:, :3] * 255).round().astype("u1") for key, name in tables.items()
     }
-    return {key: base64.b64encode(table.tobytes()).decode() for key, table in packed.items()} | {"bad": NOT_A_NUMBER}
+    return {key: base64.b64encode(table.tobytes()).decode() for key, table in packed.items()} | {
+        "bad": NOT_A_NUMBER,
+        "outside": OUTSIDE,
+    }
 
 
 def player_data(task: TaskPage, budget: int) -> dict[str, Any]:
@@ -56,6 +59,7 @@ def player_data(task: TaskPage, budget: int) -> dict[str, Any]:
         {
             "steady": task.steady,
             "dimension": task.dimension,
+            "masked": samples[0].mask is not None,
             "axes": [axis[cut].tolist() for axis, cut in zip(task.axes, space, strict=True)],
             "channels": task.channels,
             "predictors": [_pen(task, name) for name in names],
@@ -73,17 +77,24 @@ def _sequence(
     ranges = [_range(values, task.pictured, channel) for channel in range(len(task.channels))]
     return {
         "label": group[0].label,
-        "frames": [s.label for s in group] if task.steady else [f"t = {t:.3g}" for t in task.times[frames]],
+        "frames": [s.label for s in group]
+        if task.steady
+        else [f"t = {t:.3g}" for t in times_of(task, group[0])[frames]],
         "ranges": ranges,
         "fields": {
             name: [pack(field[(slice(None), *space, c)], *span["packing"]) for c, span in enumerate(ranges)]
             for name, field in values.items()
         },
         "nrmse": {
-            name: nrmse(*(torch.from_numpy(values[who])[None] for who in (name, REFERENCE)))[0].tolist()
-            for name in names[1:]
+            name: [nrmse_of for sample in group for nrmse_of in _errors(sample, name, frames)] for name in names[1:]
         },
     }
+
+
+def _errors(sample: Sample, name: str, frames: slice) -> list[list[float]]:
+    """The nRMSE of every frame and channel."""
+    fields = (torch.tensor(values_of(sample, who)[frames])[None] for who in (name, REFERENCE))
+    return nrmse(*fields, None if sample.mask is None else torch.tensor(sample.mask)[None])[0].tolist()
 
 
 def _range(values: Mapping[str, Float[ndarray, "T *space C"]], pictured: Sequence[str], channel: int) -> dict[str, Any]:
@@ -117,7 +128,7 @@ def _thinning(task: TaskPage, budget: int) -> tuple[tuple[slice, ...], slice, in
 
 
 def _static(name: str, samples: Sequence[Sample], space: tuple[slice, ...]) -> dict[str, Any]:
-    planes = np.stack([np.asarray(sample.static[name], dtype=np.float64)[space] for sample in samples])
+    planes = np.stack([static_of(sample, name)[space] for sample in samples])
     low, high = field_limits([planes])
     return {"name": name, "low": low, "high": high, "packing": [low, high], "frames": pack(planes, low, high)}
 

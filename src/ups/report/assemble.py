@@ -76,6 +76,8 @@ def _page(
             truth=arrays["truth"][i],
             predictions={w: arrays[f"prediction_{w}"][i] for w in who},
             static={k.removeprefix("static_"): v[i] for k, v in arrays.items() if k.startswith("static_")},
+            mask=arrays["mask"][i] if "mask" in arrays else None,
+            times=arrays["own_times"][i] if "own_times" in arrays else None,
         )
         for i in range(len(arrays["truth"]))
     ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Num
+from jaxtyping import Bool, Float, Num
 from numpy import ndarray
 
 from ups.evaluation.labels import PredictorLabel
@@ -21,12 +21,16 @@ from ups.report.legend import REFERENCE, Legend
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One test trajectory and what each predictor made of it; `static` fields have the shape of space."""
+    """One test trajectory and what each predictor made of it; `static` fields have the shape of space, and so has the
+    `mask`, true inside the domain. `times` are those of its frames, where trajectories differ in them.
+    """
 
     label: str
     truth: Float[ndarray, "T *space C"]
     predictions: Mapping[str, Float[ndarray, "T *space C"]]
     static: Mapping[str, Float[ndarray, "*space"]] = field(default_factory=dict)
+    mask: Bool[ndarray, "*space"] | None = None
+    times: Float[ndarray, " T"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +84,7 @@ class TaskPage:
                 truth=sample.truth[..., middle, :],
                 predictions={name: values[..., middle, :] for name, values in sample.predictions.items()},
                 static={name: values[..., middle] for name, values in sample.static.items()},
+                mask=None if sample.mask is None else sample.mask[..., middle],
             )
             for sample in self.samples
         ]
@@ -163,5 +168,16 @@ class Report:
 
 
 def values_of(sample: Sample, name: str) -> Float[ndarray, "T *space C"]:
-    """The truth or one prediction, as float64."""
-    return np.asarray(sample.truth if name == REFERENCE else sample.predictions[name], dtype=np.float64)
+    """The truth or one prediction, as float64; NaN outside the domain."""
+    values = np.asarray(sample.truth if name == REFERENCE else sample.predictions[name], dtype=np.float64)
+    return values if sample.mask is None else np.where(sample.mask[..., None], values, np.nan)
+
+
+def static_of(sample: Sample, name: str) -> Float[ndarray, "*space"]:
+    """The same of a static field."""
+    values = np.asarray(sample.static[name], dtype=np.float64)
+    return values if sample.mask is None else np.where(sample.mask, values, np.nan)
+
+
+def times_of(task: TaskPage, sample: Sample) -> Float[ndarray, " T"]:
+    return task.times if sample.times is None else sample.times

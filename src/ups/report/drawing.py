@@ -11,14 +11,14 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float, Num
+from jaxtyping import Bool, Float, Num
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from numpy import ndarray
 
-from ups.report.legend import NOT_A_NUMBER, Ink
+from ups.report.legend import NOT_A_NUMBER, OUTSIDE, Ink
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -76,11 +76,17 @@ def image(
     colours: str,
     low: float,
     high: float,
+    outside: Bool[ndarray, "X Y"] | None = None,
 ) -> None:
-    """One panel, x to the right and y upwards, with what is not a number in its own colour and said in words."""
+    """One panel, x to the right and y upwards, with what is not a number in its own colour and said in words, and what
+    is `outside` the domain in grey.
+    """
     table = matplotlib.colormaps[colours].with_extremes(bad=NOT_A_NUMBER)
     bad = ~np.isfinite(values)
     axes.pcolormesh(x, y, np.where(bad, np.nan, values).T, cmap=table, vmin=low, vmax=high, shading="nearest")
+    if outside is not None:
+        bad &= ~outside
+        axes.pcolormesh(x, y, np.where(outside, 0.0, np.nan).T, cmap=ListedColormap([OUTSIDE]), shading="nearest")
     axes.grid(visible=False)
     if bad.any():
         axes.text(

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from numpy import ndarray
 
-from ups.report.contents import Ensemble, TaskPage
+from ups.report.contents import Ensemble, TaskPage, times_of
 from ups.report.drawing import line, plain, styled
 from ups.report.legend import TRIVIAL, TRUTH, Ink
 
@@ -24,7 +24,7 @@ def ensemble_figure(task: TaskPage) -> Figure:
         ink = task.legend.ink(name)
         times = all_times[len(all_times) - len(ensemble.spread) :]
         _fan(fan, ink, times, np.stack([_middle(quantile) for quantile in ensemble.fan[0]]))
-        line(fan, TRUTH, task.times, truth, "truth")
+        line(fan, TRUTH, times_of(task, task.samples[0]), truth, "truth")
         fan.set_ylabel(plain(task.legend.title(name)))
         line(spread, ink, times, ensemble.spread, "spread")
         line(spread, TRIVIAL, times, ensemble.skill, "error of the mean")

@@ -38,6 +38,8 @@ FIELD_MAP = "viridis"
 ERROR_MAP = "RdBu_r"
 NOT_A_NUMBER = "#e6007e"
 """In images: a value that is NaN or infinite; a colour in neither map."""
+OUTSIDE = "#c8c8c8"
+"""In images: a cell that is no part of the domain."""
 
 
 @dataclass(frozen=True)

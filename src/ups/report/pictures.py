@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy import ndarray
 
-from ups.report.contents import Sample, TaskPage, values_of
+from ups.report.contents import Sample, TaskPage, static_of, times_of, values_of
 from ups.report.drawing import colour_bar, error_limit, field_limits, image, line, name_lines, plain, styled
 from ups.report.legend import ERROR_MAP, FIELD_MAP, REFERENCE
 
@@ -59,7 +59,8 @@ def space_time_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
     """1D in time: truth and predictors over (x, t), each one's error below it, and the last profile below the truth."""
     names = [REFERENCE, *task.pictured]
     bands = _bands(task, {name: values_of(sample, name)[..., channel] for name in names}, channel)
-    x, t = task.axes[0], task.times
+    x, t = task.axes[0], times_of(task, sample)
+    outside = None if sample.mask is None else np.repeat(~sample.mask[:, None], len(t), 1)
     blocks = math.ceil(len(names) / MOST_COLUMNS)
     columns = math.ceil(len(names) / blocks)
     figure = Figure(figsize=(min(3.1 * columns, MOST_WIDTH) + 0.9, 5.2 * blocks), layout="constrained")
@@ -68,7 +69,7 @@ def space_time_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
         row, column = 2 * (place // columns), place % columns
         for axes, band in zip(grid[row : row + 2, column], bands, strict=True):
             if name in band.planes:
-                image(axes, x, t, band.planes[name].T, *band.scale)
+                image(axes, x, t, band.planes[name].T, *band.scale, outside)
                 axes.set_xlabel("x")
                 _title(axes, task, name, band.suffix)
     for empty in range(len(names), blocks * columns):
@@ -103,9 +104,10 @@ def film_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
         figsize=(1.85 * len(frames) + 1, (1.85 * _tallness(task.axes) + 0.1) * rows + 0.3), layout="constrained"
     )
     grid = figure.subplots(rows, len(frames), squeeze=False)
-    _planes(figure, grid, task, bands, _row_name, "right")
-    for axes, frame in zip(grid[0], frames, strict=True):
-        axes.set_title(f"t = {task.times[frame]:.3g}")
+    outside = [] if sample.mask is None else [~sample.mask] * len(frames)
+    _planes(figure, grid, task, bands, _row_name, "right", outside=outside)
+    for axes, time in zip(grid[0], times_of(task, sample)[frames], strict=True):
+        axes.set_title(f"t = {time:.3g}")
     return figure
 
 
@@ -116,15 +118,17 @@ def steady_figure(task: TaskPage, samples: Sequence[Sample], channel: int) -> Fi
         name: np.stack([values_of(s, name)[0, ..., channel] for s in samples]) for name in (REFERENCE, *task.pictured)
     }
     bands = _with_room(task, _bands(task, fields, channel))
-    statics = {name: np.stack([np.asarray(s.static[name], np.float64) for s in samples]) for name in samples[0].static}
+    statics = {name: np.stack([static_of(s, name) for s in samples]) for name in samples[0].static}
     given = [Band({name: stack}, (FIELD_MAP, *field_limits([stack])), "") for name, stack in statics.items()]
     columns = len(given) + sum(len(band.planes) for band in bands)
     figure = Figure(
         figsize=(1.75 * columns, (1.6 * _tallness(task.axes) + 0.1) * len(samples) + 0.9), layout="constrained"
     )
     grid = figure.subplots(len(samples), columns, squeeze=False)
-    _planes(figure, grid.T, task, given, lambda axes, _, name, __: axes.set_title(plain(name)), "bottom")
-    _planes(figure, grid.T[len(given) :], task, bands, _title, "bottom")
+    outside = [~sample.mask for sample in samples if sample.mask is not None]
+    named = (lambda axes, _, name, __: axes.set_title(plain(name)), "bottom")
+    _planes(figure, grid.T, task, given, *named, outside=outside)
+    _planes(figure, grid.T[len(given) :], task, bands, _title, "bottom", outside=outside)
     for axes, sample in zip(grid[:, 0], samples, strict=True):
         axes.set_ylabel(plain(sample.label), fontsize=8)
     return figure
@@ -135,14 +139,16 @@ def cuts_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
     """3D at the last time: columns are the planes through the middle and the mean along z, rows as in a film."""
     fields = {name: values_of(sample, name)[-1, ..., channel] for name in (REFERENCE, *task.pictured)}
     bands = _with_room(task, _bands(task, fields, channel))
-    cut = [replace(band, planes={name: _cuts(volume) for name, volume in band.planes.items()}) for band in bands]
+    mask = np.ones(bands[0].planes[REFERENCE].shape, bool) if sample.mask is None else sample.mask
+    cut = [replace(band, planes={name: _cuts(volume, mask) for name, volume in band.planes.items()}) for band in bands]
+    outside = [] if sample.mask is None else [np.isnan(plane) for plane in _cuts(np.where(mask, 0.0, np.nan), mask)]
     x, y, z = task.axes
     spans = [(y, z), (x, z), (x, y), (x, y)]
     rows = sum(len(band.planes) for band in bands)
     tallest = max(_tallness(span) for span in spans)
     figure = Figure(figsize=(1.85 * len(spans) + 1, (1.85 * tallest + 0.1) * rows + 0.3), layout="constrained")
     grid = figure.subplots(rows, len(spans), squeeze=False)
-    _planes(figure, grid, task, cut, _row_name, "right", spans)
+    _planes(figure, grid, task, cut, _row_name, "right", spans, outside)
     middles = [f"{name} = {axis[len(axis) // 2]:.3g}" for name, axis in zip("xyz", task.axes, strict=True)]
     for axes, title in zip(grid[0], [*middles, "mean along z"], strict=True):
         axes.set_title(title)
@@ -151,9 +157,12 @@ def cuts_figure(task: TaskPage, sample: Sample, channel: int) -> Figure:
     return figure
 
 
-def _cuts(volume: Float[ndarray, "X Y Z"]) -> list[Float[ndarray, "_ _"]]:
+def _cuts(volume: Float[ndarray, "X Y Z"], mask: Bool[ndarray, "X Y Z"]) -> list[Float[ndarray, "_ _"]]:
+    """The mean is of the cells inside the domain, NaN where there are none."""
     x, y, z = (n // 2 for n in volume.shape)
-    return [volume[x], volume[:, y], volume[:, :, z], volume.mean(2)]
+    count = mask.sum(2)
+    total = np.where(mask, volume, 0.0).sum(2)
+    return [volume[x], volume[:, y], volume[:, :, z], np.where(count > 0, total / np.maximum(count, 1), np.nan)]
 
 
 @styled
@@ -192,16 +201,18 @@ def _planes(
     named: Callable[[Axes, TaskPage, str, str], Any],
     bar: str,
     spans: Sequence[tuple[Axis, Axis]] = (),
+    outside: Sequence[Bool[ndarray, "_ _"]] = (),
 ) -> None:
     """The bands one after another, each predictor on a line of axes (a row, or a column) that begins with its name.
-    `spans` are the positions along both axes of each plane of a line, where they are not all the task's.
+    `spans` are the positions along both axes of each plane of a line, where they are not all the task's; `outside` says
+    where each plane is outside the domain.
     """
     for band in bands:
         own, lines = lines[: len(band.planes)], lines[len(band.planes) :]
         for panels, (name, planes) in zip(own, band.planes.items(), strict=True):
             for place, (axes, values) in enumerate(zip(panels, planes, strict=True)):
                 x, y = spans[place] if spans else (task.axes[0], task.axes[1])
-                image(axes, x, y, values, *band.scale)
+                image(axes, x, y, values, *band.scale, outside[place] if outside else None)
                 axes.set(aspect="equal", xticks=[], yticks=[])
                 axes.spines[:].set_visible(False)
             named(panels[0], task, name, band.suffix)

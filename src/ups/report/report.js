@@ -165,7 +165,8 @@ class Player {
   }
 
   buildPanels() { // a column for each static field, the truth (over the scales) and every predictor (over its error)
-    const { axes: [x, y], statics } = this.data, { field, error, bad } = this.colours;
+    const { axes: [x, y], statics, masked } = this.data, { field, error } = this.colours;
+    const bad = masked ? this.colours.outside : this.colours.bad; // a cell that has no number lies outside the domain
     const shown = this.data.predictors.filter((model) => model.picture);
     const shape = [x.length, y.length], aspect = (x[x.length - 1] - x[0]) / (y[y.length - 1] - y[0]);
     const panels = this.stage.appendChild(Object.assign(document.createElement("div"), { className: "panels" }));
@@ -313,8 +314,8 @@ function copyText(button) {
 document.addEventListener("DOMContentLoaded", () => {
   const json = (id) => JSON.parse(document.getElementById(id).textContent);
   const tables = json("colour-tables");
-  const bad = [1, 3, 5].map((i) => parseInt(tables.bad.slice(i, i + 2), 16));
-  const colours = { field: bytes(tables.field), error: bytes(tables.error), bad };
+  const rgb = (text) => [1, 3, 5].map((i) => parseInt(text.slice(i, i + 2), 16));
+  const colours = { field: bytes(tables.field), error: bytes(tables.error), bad: rgb(tables.bad), outside: rgb(tables.outside) };
   for (const root of document.querySelectorAll(".player")) new Player(root, json(root.dataset.source), colours);
   for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => copyText(button));
 });

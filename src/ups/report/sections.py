@@ -120,6 +120,8 @@ def _pictures(task: TaskPage) -> str:
     same = "All fields share one colour scale and all errors another; pointed ends mark values beyond it."
     if task.dimension > 1 and not draws_every_field(task):
         same += f" Of the fields, only those of {task.legend.title(task.legend.model)} are here; the player has all."
+    if task.samples[0].mask is not None:
+        same += " Grey cells are outside the domain."
     plane, channels = task.plane, range(len(task.channels))
     where = f"The plane z = {_middle(task)}. " if task.dimension == 3 else ""
     shown = task.samples[: max(1, MOST_PICTURES // len(task.channels))]

@@ -29,7 +29,8 @@ def checked(
     known = [*spec.parameters, *spec.static]
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+            same = [other for other in known if other.lower() == name.lower()]
+            close = same or difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; it takes {', '.join(known) or 'none'}"
             raise UserError(f"task {spec.name!r} has no condition {name!r}{hint}")
     for name in known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ups.data.interpolation import axis_weights
 from ups.errors import UserError
 from ups.fields import Conditions, Grid, TaskSpec
+from ups.rollout.schedule import SAME
 
 
 def check_named(spec: TaskSpec, forcings: Mapping[str, Any], mask: Any) -> None:
@@ -48,6 +50,34 @@ def inside_of(mask: Bool[Tensor, "*cells"], field: Float[Tensor, "*field"], what
         ) from None
 
 
+def in_time(
+    forcings: Mapping[str, Float[Tensor, "..."]], times: Float[Tensor, " T"], space: int
+) -> dict[str, Float[Tensor, "*space"] | Callable[[float], Tensor]]:
+    """The forcings of a trajectory, (T, *space) or (*space), as functions of the time since its first frame: its own
+    fields at its frames, between them cubics through the four around. A rollout's steps are not the trajectory's.
+    """
+    since = (times - times[0]).double()
+
+    def of(name: str, field: Tensor) -> Callable[[float], Tensor]:
+        def at(time: float) -> Tensor:
+            near = int((since - time).abs().argmin())
+            if abs(float(since[near]) - time) <= SAME * float(since[-1]) / len(since):
+                return field[near]
+            if time > float(since[-1]):
+                raise UserError(
+                    f"the forcing {name!r} of the trajectory ends after a time of {float(since[-1]):g}, and {time:g} "
+                    "is needed; ask for fewer steps, or pass forcings= that last as long"
+                )
+            places, weights = axis_weights(since, (0.0, float(since[-1])), False, torch.tensor([time]).double(), 3)
+            return torch.einsum("k,k...->...", weights[0].to(field), field[places[0]])
+
+        return at
+
+    return {
+        name: of(name, field) if field.dim() > space and len(times) > 1 else field for name, field in forcings.items()
+    }
+
+
 def with_domain(
     conditions: Conditions,
     spec: TaskSpec,
@@ -61,6 +91,8 @@ def with_domain(
     times = [0.0, *itertools.accumulate(leads)]
     batch = len(frames)
     cells = None if mask is None else _spread(mask, batch, grid, "mask")
+    if cells is not None and not bool(cells.flatten(1).any(1).all()):
+        raise UserError("mask covers everything, so there is nothing to predict; make it true inside the domain")
     fields = {name: _forcing(name, forcings[name], times, frames, grid) for name in spec.forcings}
     if cells is not None:
         fields = {n: inside_of(cells if f.dim() == cells.dim() else cells[:, None], f, n) for n, f in fields.items()}

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ups.data.prepare.row_ranges import in_steps
+from ups.data.prepare.row_ranges import in_steps, spread
 from ups.data.sampler import mix
 from ups.fields import Batch, Conditions, Dataset, TaskSpec
 from ups.models.predictor import Predictor, State
@@ -24,9 +24,8 @@ POINTS = 2**19
 
 
 def read_all(dataset: Dataset, most: int | None = None) -> Batch:
-    """A whole split, or `most` trajectories spread evenly over it: every parameter value of joined files is there."""
-    count = min(len(dataset), most or len(dataset))
-    return dataset.read(torch.linspace(0, len(dataset) - 1, count).round().long().tolist(), slice(None))
+    """A whole split, or `most` trajectories spread evenly over it."""
+    return dataset.read(spread(dataset, most or len(dataset)), slice(None))
 
 
 def advance(

@@ -11,6 +11,7 @@ earlier ones hold: steps that a restart repeats are not drawn twice.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +28,21 @@ from ups.config.text import parse_yaml
 from ups.durable import write
 from ups.errors import STOPPED
 from ups.track.curves import curves, numbers
-from ups.track.jsonl import plain
-from ups.track.rollouts import draw
+from ups.track.jsonl import Diary, plain
+from ups.track.rollouts import ROLLOUTS, draw
 
+FOLLOWING = ".following"
+"""In the folder of W&B's files, which the process holds that follows the run."""
 LOOK = 1.0
 """Seconds between looks at the diaries."""
 RETRY = 15.0
 """Seconds from an upload that failed to the next try."""
 
 
-class Diary:
-    """The events that a file got since it was last asked."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._read, self._torn = path, 0, b""
-
-    def news(self) -> Iterator[dict[str, Any]]:
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            content = file.read()
-        self._read += len(content)
-        *lines, self._torn = (self._torn + content).split(b"\n")
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except ValueError:  # damaged: `ups explain` and the report say so
-                continue
-            if isinstance(event, dict) and "kind" in event:
-                yield event
-
-
 class Rows:
-    """What of a run's diaries is not yet drawn, as rows of W&B: the numbers of an event under the name of its training,
-    beside the step of that training. `drawn`: by training and kind of event, the last step that is.
+    """What of a run's diaries is not yet drawn, as rows of W&B: the numbers of an event, and the files of its rollouts,
+    under the name of its training, beside the step of that training. `drawn`: by training and kind of event, the last
+    step that is.
     """
 
     def __init__(self, directory: Path, drawn: dict[tuple[str, str], int]) -> None:
@@ -72,7 +55,10 @@ class Rows:
             name = training_name(path)
             for event in diary.news():
                 key = name, event["kind"]
-                found = curves(event["kind"], event)
+                found: dict[str, Any] = dict(curves(event["kind"], event))
+                if event["kind"] == ROLLOUTS:
+                    kept = {task: path.parent / ROLLOUTS / file for task, file in event["files"].items()}
+                    found = {f"{ROLLOUTS}/{task}": file for task, file in kept.items() if file.is_file()}
                 if found and event["step"] > self.drawn.get(key, -1):
                     self.drawn[key] = event["step"]
                     yield {f"{name}/step": event["step"]} | {f"{name}/{curve}": n for curve, n in found.items()}
@@ -161,7 +147,15 @@ def identity(directory: Path) -> str:
 
 
 def follow(directory: Path, project: str, online: bool) -> int:
-    """Until the job says how it ended, or is gone."""
+    """Until the job says how it ended, or is gone. One after the other: who followed a job that was killed writes its
+    last rows for a moment, while another may go on with the run already.
+    """
+    with (directory / "wandb" / FOLLOWING).open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _follow(directory, project, online)
+
+
+def _follow(directory: Path, project: str, online: bool) -> int:
     import wandb  # pyright: ignore[reportMissingImports]
 
     before = files(directory)
@@ -208,7 +202,7 @@ def follow(directory: Path, project: str, online: bool) -> int:
             if name not in known:
                 known.add(name)
                 run.define_metric(f"{name}/*", step_metric=f"{name}/step")
-            run.log(row)
+            run.log(_drawn(row, directory / "wandb" / ROLLOUTS / name))
         first = []
         told = _environment(run, directory, told)
         if word is not None:
@@ -245,23 +239,32 @@ def _environment(run: Any, directory: Path, before: str) -> str:
 
 def _evaluation(run: Any, directory: Path) -> None:
     """Tell the numbers of the test data, and show a rollout of each set."""
-    import wandb  # pyright: ignore[reportMissingImports]
-
-    path = directory / "metrics.json"
+    path, folder = directory / "metrics.json", directory / "wandb" / ROLLOUTS
     if not path.is_file():
         return
     metrics = json.loads(path.read_text())
     run.summary.update(dict(numbers("evaluation", plain(metrics["tasks"]))) | {"state": metrics["state"]})
-    shown: dict[str, Any] = {}
-    for view in metrics["tasks"]:
-        arrays = directory / "evaluation" / f"{view}.npz"
-        for drawn in draw(arrays, metrics["model"], directory / "wandb" / "rollouts") if arrays.is_file() else ():
-            if drawn.suffix == ".gif":
-                shown[f"evaluation/{view}/film"] = wandb.Video(str(drawn), format="gif")
-            else:
-                shown[f"evaluation/{view}/picture"] = wandb.Image(str(drawn), caption="truth, prediction, difference")
+    kept = {f"evaluation/{view}": directory / "evaluation" / f"{view}.npz" for view in metrics["tasks"]}
+    shown = _drawn({name: arrays for name, arrays in kept.items() if arrays.is_file()}, folder, metrics["model"])
     if shown:
         run.log(shown)
+
+
+def _drawn(row: Mapping[str, Any], folder: Path, model: str = "model") -> dict[str, Any]:
+    """The row with pictures and films in the place of files of rollouts."""
+    import wandb  # pyright: ignore[reportMissingImports]
+
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if not isinstance(value, Path):
+            found[name] = value
+            continue
+        for path in draw(value, model, folder):
+            if path.suffix == ".gif":
+                found[f"{name}/film"] = wandb.Video(str(path), format="gif")
+            else:
+                found[f"{name}/picture"] = wandb.Image(str(path), caption="truth, prediction, difference")
+    return found
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -92,6 +92,27 @@ def read_events(path: str | Path) -> list[dict[str, Any]]:
         except (ValueError, TypeError, LookupError, RecursionError):
             warnings.warn(f"{path}, line {number} is damaged and left out", stacklevel=2)
     return events
+
+
+class Diary:
+    """The events that a file got since it was last asked, from byte `place` on."""
+
+    def __init__(self, path: Path, place: int = 0) -> None:
+        self.path, self.place = path, place
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        with self.path.open("rb") as file:
+            file.seek(self.place)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self.place += len(whole)
+        for line in whole.splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:  # damaged: `ups explain` and the report say so
+                continue
+            if isinstance(event, dict) and "kind" in event:
+                yield event
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -4,13 +4,14 @@
         progress.update(done, "loss 0.012")
 
 On a terminal: one line with a bar, the rate and the time left, which narrow terminals get without the bar. In a log
-(output is not a terminal): a plain line every ten seconds and one at the end. `Progress.silent = True` (the command
-line's `--quiet`) or `quiet=True`: nothing.
+(output is not a terminal): a plain line every ten seconds and one at the end, also while the first unit takes minutes.
+`Progress.silent = True` (the command line's `--quiet`) or `quiet=True`: nothing.
 """
 
 from __future__ import annotations
 
 import sys
+from threading import Event, Thread
 from time import monotonic
 from types import TracebackType
 from typing import ClassVar
@@ -41,6 +42,7 @@ class Progress:
         self._quiet = quiet or Progress.silent
         self._began = self._logged = monotonic()
         self._live: Live | None = None
+        self._ended = Event()
 
     def __enter__(self) -> Progress:
         self._began = self._logged = monotonic()
@@ -48,6 +50,8 @@ class Progress:
         if not self._quiet and console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(self, console=console, refresh_per_second=5)
             self._live.start()
+        elif not self._quiet:
+            Thread(target=self._break_silence, daemon=True).start()
         return self
 
     def update(self, done: int, text: str | None = None) -> None:
@@ -55,9 +59,8 @@ class Progress:
         self.done = done
         if text is not None:
             self.text = text
-        due = monotonic() - self._logged >= LOG_INTERVAL and done < self.total  # the last line comes at the end
-        if due and self._live is None and not self._quiet:
-            self._log(", ".join(part for part in (self._counted(), self._rate(), self._left(), self.text) if part))
+        if done < self.total and self._live is None and not self._quiet:  # the last line comes at the end
+            self._log_if_due()
 
     def tick(self, done: int, total: int) -> None:
         """The same for work that says itself how much there is."""
@@ -65,11 +68,21 @@ class Progress:
         self.update(-(-done // self.size))
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
         if self._live is not None:
             self._live.stop()
         elif not self._quiet:
             took = f"in {_duration(monotonic() - self._began)}"
             self._log(", ".join(part for part in (f"{self._counted()} {took}", self._rate(), self.text) if part))
+
+    def _log_if_due(self) -> None:
+        if monotonic() - self._logged >= LOG_INTERVAL:
+            self._log(", ".join(self._words()))
+
+    def _break_silence(self) -> None:
+        """Of work that reports nothing for long."""
+        while not self._ended.wait(LOG_INTERVAL):
+            self._log_if_due()
 
     def _log(self, line: str) -> None:
         self._logged = monotonic()
@@ -88,13 +101,17 @@ class Progress:
             return ""
         return f"{speed:.0f}/s" if speed >= 100 else f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each"
 
+    def _words(self) -> list[str]:
+        pace = self._rate() or f"{_duration(monotonic() - self._began)} so far"
+        return [part for part in (self._counted(), pace, self._left(), self.text) if part]
+
     def _left(self) -> str:
         speed, rest = self._speed(), self.total - self.done
         return f"{_duration(rest / speed)} left" if speed > 0 and rest > 0 else ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """One line that fits: the bar takes what the words leave, or goes when they leave too little."""
-        words = "  ".join(part for part in (self._counted(), self._rate(), self._left(), self.text) if part)
+        words = "  ".join(self._words())
         room = options.max_width - len(self.title) - len(words) - 4
         if room < BAR[0]:
             yield Text(f"{self.title}  {words}", no_wrap=True, overflow="ellipsis")

@@ -11,21 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from ups.data.generate.workers import all_cores
+from ups.data.joined import end_to_end
 from ups.data.prepare.cached import cached
-from ups.data.prepare.row_ranges import batches, total_bytes
+from ups.data.prepare.normalise import Normaliser
+from ups.data.prepare.row_ranges import batches, in_steps, spread, total_bytes
 from ups.data.prepare.statistics import check_changes, statistics
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.fields import Batch, Dataset, Header, TaskSpec
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import read_all
 from ups.store.fields import CODEC, FieldStore, field_arrays, store_key
 from ups.store.ranks import build_on_ranks
 from ups.track.tick import Report, Tick
 
-VALIDATION = 48
-"""At most so many validation trajectories a task are rolled out to choose a checkpoint."""
+VALIDATION, VALIDATION_BYTES = 48, 1 << 30
+"""At most so many validation trajectories a task, and of so many bytes, are rolled out to choose a checkpoint."""
+PIECE_BYTES = 1 << 26
+"""Of those that are read at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +100,21 @@ def prepare(
     arrays = field_arrays(source.train, learned.normaliser, dtype)
     build_on_ranks(runtime, path, key, arrays, built, workers or readers)
     store = FieldStore(path, source.train, learned.normaliser, key)
-    validation = read_all(source.validation, VALIDATION)
-    fingerprint = f"{zlib.crc32(validation.values.numpy().tobytes()):08x}"
+    validation, fingerprint = held(source.validation, learned.normaliser)
     runtime.agree(f"validation data of {spec.name}", fingerprint, "give every node the same data files")
-    return TaskData(learned, store, learned.normaliser.batch(validation), share)
+    return TaskData(learned, store, validation, share)
+
+
+def held(dataset: Dataset, normaliser: Normaliser) -> tuple[Batch, str]:
+    """The trajectories that validation rolls out, normalised, and a fingerprint of them as they were; read a few at a
+    time.
+    """
+    places, crc, parts = spread(dataset, VALIDATION, VALIDATION_BYTES), 0, []
+    for some in in_steps(len(places), max(1, PIECE_BYTES * len(dataset) // total_bytes(dataset))):
+        part = dataset.read(places[some.start : some.stop], slice(None))
+        crc = zlib.crc32(part.values.numpy().tobytes(), crc)
+        parts.append(normaliser.batch(part))
+    return end_to_end(parts), f"{crc:08x}"
 
 
 def _agree_on_content(runtime: Runtime, source: Source, folder: Path, tick: Tick) -> None:

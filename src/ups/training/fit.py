@@ -7,10 +7,11 @@ that is trained to its end is known by its checkpoint's manifest alone, without 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -67,6 +68,7 @@ class Plan:
     asked: TrainingConfig | None = None
     parents: Path | None = None
     workers: int | None = None
+    threads: int | None = None
 
     def _parents(self) -> dict[str, Path]:
         return {name: (self.parents or self.directory.parent) / name for name in self.on}
@@ -133,9 +135,14 @@ def fit(runtime: Runtime, plan: Plan, seconds: float | None = None, profile: int
         if traced:
             raise UserError(f"{plan.directory} is trained already: there is no step left to profile; use another name=")
         return done
+    with _on_threads(plan.threads or torch.get_num_threads()):
+        return _trained(runtime, plan, profile if traced else None)
+
+
+def _trained(runtime: Runtime, plan: Plan, profile: int | None) -> dict[str, Any]:
     trainer = plan.trainer(runtime)
     around: Callable[[], AbstractContextManager[None]] = nullcontext
-    if profile is not None and traced and runtime.ranks.attempt == 0:  # after a crash, the end is what matters
+    if profile is not None and runtime.ranks.attempt == 0:  # after a crash, the end is what matters
         left = plan.training.steps - trainer.state.step
         around = StepProfile(profile, plan.directory / "profile", runtime, left).step
     with Progress(plan.title, total=plan.training.steps, unit="steps", start=trainer.state.step) as progress:
@@ -188,7 +195,7 @@ def budgeted(plan: Plan) -> Plan:
         "checkpoint_every": max(1, round(pace * training.checkpoint_every)),
         "warmup": min(training.warmup, steps // 10),
     }
-    return replace(plan, training=training.model_copy(update=changes), asked=training)
+    return replace(plan, training=training.model_copy(update=changes), asked=training, threads=known.get("threads"))
 
 
 def _budget(plan: Plan) -> dict[str, Any] | None:
@@ -204,17 +211,39 @@ def _within(runtime: Runtime, plan: Plan, seconds: float) -> Plan:
     """
     known = runtime.from_first(f"budget of {plan.title}", lambda: _budget(plan))
     if known is None or seconds > 1.05 * known["seconds"]:
-        rate = _seconds_per_step(runtime, plan) if known is None else known["seconds"] / known["steps"]
-        found = {"seconds": seconds, "steps": max(FEWEST, int(seconds / rate))}
+        if known is None:
+            measured = {n: _seconds_per_step(runtime, plan, n) for n in _threads(runtime)}
+            threads, rate = min(measured.items(), key=lambda each: each[1])
+            known = {"threads": threads}
+        else:
+            rate = known["seconds"] / known["steps"]
+        found = known | {"seconds": seconds, "steps": max(FEWEST, int(seconds / rate))}
         text = json.dumps(found).encode()
         runtime.from_first(f"steps of {plan.title}", lambda: write(plan.directory / "budget.json", text))
     return budgeted(plan)
 
 
-def _seconds_per_step(runtime: Runtime, plan: Plan) -> float:
+def _threads(runtime: Runtime) -> list[int]:
+    """Numbers of threads to choose among: small models are faster on one, where other processes want the cores."""
+    told = runtime.config.threads is not None or "OMP_NUM_THREADS" in os.environ
+    free = runtime.device.type == "cpu" and runtime.size == 1 and not told and runtime.threads > 1
+    return [1, runtime.threads] if free else [runtime.threads]
+
+
+@contextmanager
+def _on_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seconds_per_step(runtime: Runtime, plan: Plan, threads: int) -> float:
     """The mean time of a step over the rollout schedule, measured on a model that is thrown away."""
     training = plan.asked or plan.training
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _on_threads(threads):
         thrown_away = replace(plan, directory=Path(folder), parents=plan.directory.parent)
         trainer = thrown_away.trainer(runtime)
         ends = [start for start, _ in training.rollout[1:]] + [1.0]

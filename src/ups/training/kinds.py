@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ups.config.named import Registry
 from ups.config.settings import Strict
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.fields import TaskSpec
 from ups.models.architectures import ARCHITECTURES
 from ups.models.corrector import CorrectorSettings
 from ups.models.saved import ModelSpec, TrainedTask
@@ -19,13 +20,14 @@ from ups.training.stages.cached import (
     CachedStageSettings,
     cached_settings,
     cached_tasks,
+    check_cached_tasks,
     codec_among,
 )
-from ups.training.stages.codec import CodecStage, CodecStageSettings, build_codec
-from ups.training.stages.corrector import CorrectorStage, build_corrector
+from ups.training.stages.codec import CodecStage, CodecStageSettings, build_codec, check_codec_tasks
+from ups.training.stages.corrector import CorrectorStage, build_corrector, check_corrector_tasks
 from ups.training.stages.distilled import DistilledSettings, DistilledStage, build_distilled
 from ups.training.stages.operator import OperatorStage, OperatorStageSettings, freeze_shared, operator_settings
-from ups.training.stages.steady import SteadySettings, SteadyStage, build_steady
+from ups.training.stages.steady import SteadySettings, SteadyStage, build_steady, check_steady_tasks
 
 if TYPE_CHECKING:  # who only loads a model does not wait for data
     from ups.distributed.runtime.start import Runtime
@@ -59,11 +61,18 @@ def _fields(
     return tasks
 
 
+def _any_task(name: str, tasks: Iterable[TaskSpec]) -> None:
+    """A stage that serves all."""
+
+
 @dataclass(frozen=True)
 class StageKind:
     """`settings(given)` is the model that checks what a configuration gives, which may depend on what it gives;
     `build` gives the untrained stage. One that does not predict cannot be the last of a run. `stands_on`: how many
-    stages it does, if that is known. `reads`: what it is trained on, if not the fields of the run's tasks.
+    stages it does, if that is known. `reads`: what it is trained on, if not the fields of the run's tasks. `physics`:
+    False where it learns from something else than fields one step after another, or knows no equation, so that
+    `training.physics` is refused. `check` refuses tasks that a stage of the name given cannot serve, before any stage
+    is trained.
     """
 
     name: str
@@ -72,6 +81,8 @@ class StageKind:
     predicts: bool = True
     stands_on: int | None = None
     reads: Reads = _fields
+    physics: bool = True
+    check: Callable[[str, Iterable[TaskSpec]], None] = _any_task
 
 
 def _operator(context: StageContext) -> OperatorStage:
@@ -114,11 +125,41 @@ STAGES = Registry[StageKind](
     "kind of stage",
     {
         "operator": StageKind("operator", operator_settings, _operator, stands_on=0),
-        "codec": StageKind("codec", lambda given: CodecStageSettings, _codec, predicts=False, stands_on=0),
-        "cached": StageKind("cached", cached_settings, _cached, stands_on=1, reads=cached_tasks),
-        "corrector": StageKind("corrector", lambda given: CorrectorSettings, _corrector, stands_on=2),
-        "distilled": StageKind("distilled", lambda given: DistilledSettings, _distilled, stands_on=1),
-        "steady": StageKind("steady", lambda given: SteadySettings, _steady, stands_on=2),
+        "codec": StageKind(
+            "codec",
+            lambda given: CodecStageSettings,
+            _codec,
+            predicts=False,
+            stands_on=0,
+            physics=False,
+            check=check_codec_tasks,
+        ),
+        "cached": StageKind(
+            "cached",
+            cached_settings,
+            _cached,
+            stands_on=1,
+            reads=cached_tasks,
+            physics=False,
+            check=check_cached_tasks,
+        ),
+        "corrector": StageKind(
+            "corrector",
+            lambda given: CorrectorSettings,
+            _corrector,
+            stands_on=2,
+            physics=False,
+            check=check_corrector_tasks,
+        ),
+        "distilled": StageKind("distilled", lambda given: DistilledSettings, _distilled, stands_on=1, physics=False),
+        "steady": StageKind(
+            "steady",
+            lambda given: SteadySettings,
+            _steady,
+            stands_on=2,
+            physics=False,
+            check=check_steady_tasks,
+        ),
     },
 )
 

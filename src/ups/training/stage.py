@@ -30,10 +30,13 @@ class Parent:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """How wrong each sample of a validation batch is, and how wrong what needs no training is; lower is better."""
+    """How wrong each sample of a validation batch is, and how wrong what needs no training is; lower is better.
+    `shown`: the last frames of the first sample as they were predicted, for trackers to draw.
+    """
 
     errors: Float[Tensor, " B"]
     trivial: Float[Tensor, " B"]
+    shown: Float[Tensor, "T *space C"] | None = None
 
 
 class Stage(Protocol):

@@ -30,6 +30,7 @@ from ups.distributed.vote import Ballot, Voting, is_out_of_memory
 from ups.errors import GaveUp
 from ups.models.saved import TrainedTask
 from ups.store.place import place
+from ups.track.rollouts import ROLLOUTS, keep
 from ups.track.tracker import Tracker
 from ups.training.capture import captured
 from ups.training.data import TaskData
@@ -49,6 +50,8 @@ PATIENCE = 20
 LOG_EVERY = 20
 FEWEST = 16
 """Samples of a step, unless the configuration says how many."""
+DRAWN = 10
+"""Times in a training that rollouts of the validation data are drawn, where it is tracked."""
 DOUBT = 0.02
 """Scores so close do not tell weights apart; then the last ones, averaged over the most steps, are kept."""
 
@@ -344,7 +347,17 @@ class Trainer:
             trivial=found.trivial,
             best=better,
         )
+        if self.runtime.rank == 0 and self.runtime.config.tracking and self._draws_now():
+            kept = keep(found.shown, self.directory / ROLLOUTS, self.state.step)
+            self.events.write(ROLLOUTS, step=self.state.step, files=kept)
         return better
+
+    def _draws_now(self) -> bool:
+        """So many times in a training trackers show rollouts: at the first validation of each part of it, and at the
+        last.
+        """
+        step, steps, before = self.state.step, self.config.steps, self.state.step - self.config.validate_every
+        return step == steps or DRAWN * step // steps > DRAWN * max(0, before) // steps
 
     def _tensors(self) -> dict[str, Tensor]:
         return {

@@ -11,21 +11,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ups.data.draws import Draws
+from ups.data.prepare.row_ranges import in_steps
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch
 from ups.training.data import TaskData
-from ups.training.stage import Stage
+from ups.training.stage import Scores, Stage
 
 _SMALLEST = 1e-12
 """Of an error: nothing is to be divided by zero, nor is its logarithm to be taken."""
+POINTS, BYTES = 2**21, 2**28
+"""So many points of a frame, and bytes of trajectories, are rolled out at once, at most, unless one has more."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Each task's mean error, and that of what needs no training."""
+    """Each task's mean error, and that of what needs no training; of this rank's first trajectory the frames that were
+    predicted, and the truth.
+    """
 
     errors: Mapping[str, float]
     trivial: Mapping[str, float]
+    shown: Mapping[str, tuple[Tensor, Tensor]]
 
     @property
     def score(self) -> float:
@@ -42,24 +48,42 @@ class Validation:
 def validate(
     stage: Stage, tasks: Mapping[str, TaskData], runtime: Runtime, seed: int, dtype: torch.dtype
 ) -> Validation:
-    """All ranks call it together and get the same."""
+    """All ranks call it together and get the same errors."""
+    own: list[Tensor] = []
+    shown: dict[str, tuple[Tensor, Tensor]] = {}
     stage.trainable().eval()
-    own = [_sums(stage, task.validation, runtime, seed, dtype) for task in tasks.values()]
+    for name, task in tasks.items():
+        sums, seen = _rolled_out(stage, task.validation, runtime, seed, dtype)
+        own.append(sums)
+        if seen is not None:
+            shown[name] = seen
     stage.trainable().train()
     runtime.heartbeat.mark("scores")  # from here on it is others who take long
     sums = runtime.first(runtime.sum(torch.stack(own))).cpu()  # rank 0 has the last word
     errors, trivial = (sums[:, :2] / sums[:, 2:]).T.tolist()
-    return Validation(dict(zip(tasks, errors, strict=True)), dict(zip(tasks, trivial, strict=True)))
+    return Validation(dict(zip(tasks, errors, strict=True)), dict(zip(tasks, trivial, strict=True)), shown)
 
 
-def _sums(stage: Stage, held: Batch, runtime: Runtime, seed: int, dtype: torch.dtype) -> Float[Tensor, " three"]:
-    """The sums of this rank's errors and trivial errors, and their number. Every rank computes equally many, because
-    sharded models compute together; fillers count for nothing.
+def _rolled_out(
+    stage: Stage, held: Batch, runtime: Runtime, seed: int, dtype: torch.dtype
+) -> tuple[Float[Tensor, " three"], tuple[Tensor, Tensor] | None]:
+    """The sums of this rank's errors and trivial errors, and their number; what its first trajectory shows. Every rank
+    computes equally many, because sharded models compute together; fillers count for nothing.
     """
     rank, size, count, device = runtime.rank, runtime.size, len(held), runtime.device
     own = list(range(rank * count // size, (rank + 1) * count // size))
     places = own + [own[-1] if own else 0] * (-(-count // size) - len(own))
-    draws = Draws(seed, f"{stage.name}, validation", torch.tensor(0), torch.tensor(places, device=device))
-    scores = stage.validate(held.select(places).to(device, dtype), draws)
-    errors, trivial = scores.errors[: len(own)].double(), scores.trivial[: len(own)].double()
-    return torch.stack([errors.sum(), trivial.sum(), torch.ones_like(errors).sum()])
+    most = max(1, min(POINTS // math.prod(held.grid.shape), BYTES // (held.values.nbytes // count)))
+    scores = []
+    for part in in_steps(len(places), most):
+        some = places[part.start : part.stop]
+        draws = Draws(seed, f"{stage.name}, validation", torch.tensor(0), torch.tensor(some, device=device))
+        scores.append(stage.validate(held.select(some).to(device, dtype), draws))
+    errors, trivial = (torch.cat(found)[: len(own)].double() for found in zip(*map(_each, scores), strict=True))
+    seen = scores[0].shown
+    shown = None if seen is None else (seen, held.values[places[0], -len(seen) :])
+    return torch.stack([errors.sum(), trivial.sum(), torch.ones_like(errors).sum()]), shown
+
+
+def _each(scores: Scores) -> tuple[Tensor, Tensor]:
+    return scores.errors, scores.trivial

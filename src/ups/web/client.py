@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
+from ups.rollout.domain import in_time
 from ups.rollout.result import Rollout
 from ups.web.settings import is_local
 
@@ -77,7 +78,9 @@ class RemoteSimulator:
     ) -> Rollout:
         """As `Simulator.rollout`, but that a forcing is given as an array, and that nothing is differentiable."""
         if isinstance(u0, Trajectory):
-            conditions = u0.conditions if conditions is None else conditions
+            if conditions is None:
+                conditions = u0.conditions
+                forcings = forcings or in_time(conditions.forcings, u0.times, u0.space.dimension)
             mask = u0.mask if mask is None else mask
             grid, known = grid or u0.space, self.tasks.get(task or u0.task)
             task = task or u0.task or None
@@ -92,7 +95,15 @@ class RemoteSimulator:
             forced = {n: v for n, v in forced.items() if n in known["forcings"]}
             mask = mask if known["masked"] else None
         if any(callable(value) for value in forced.values()):
-            raise UserError("a forcing that is a function cannot be sent; give an array, with a field for each step")
+            step = dt or (known or {}).get("dt")
+            if steps is None or not step:
+                raise UserError(
+                    "a forcing that is a function cannot be sent; give an array, with a field for each step"
+                )
+            when = [number * step for number in range(steps + 1)]
+            forced = {
+                n: torch.stack([torch.as_tensor(v(t)) for t in when]) if callable(v) else v for n, v in forced.items()
+            }
         start = u0.values[0] if isinstance(u0, Trajectory) else u0
         asked = {"u0": start, "times": times, "at": at, "mask": mask, "steps": steps, "dt": dt, "task": task}
         asked |= {"members": members, "seed": seed}

@@ -100,7 +100,9 @@ def standalone(model: Propagator, tasks: Iterable[TrainedTask], run: Path | None
                 arrays |= {f"{name}/{start}/{seed}/{each}": field.numpy() for each, field in static.items()}
     told["formats"], told["model"]["alone"] = [], True
     content = gzip.compress(packed(told, programs.arrays | arrays), 9, mtime=0)
-    return page(["tensors.js", "local.js"], {"model": base64.b64encode(content).decode()}, told["model"]["name"])
+    return page(
+        ["products.js", "tensors.js", "local.js"], {"model": base64.b64encode(content).decode()}, told["model"]["name"]
+    )
 
 
 Traced = tuple[Any, ...]

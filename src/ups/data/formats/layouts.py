@@ -9,9 +9,10 @@ from typing import Literal
 
 import h5py
 
+from ups.data.formats.arrays.contents import is_zarr
 from ups.data.formats.arrays.reader import OPTIONS, open_arrays
 from ups.data.formats.arrays.tables import columns_of
-from ups.data.formats.arrays.writer import ArraysWriter, NetCDFWriter, holds_fields, is_ours
+from ups.data.formats.arrays.writer import ArraysWriter, NetCDFWriter, ZarrWriter, holds_fields, is_ours
 from ups.data.formats.hdf5 import holds, is_hdf5, open_file
 from ups.data.formats.pairs import PairsFile, PairsWriter, holds_pairs
 from ups.data.formats.pdebench.arrays import (
@@ -73,13 +74,16 @@ WELL = Layout("well", ".hdf5", WellFile, WellWriter, is_well)
 GYM = Layout("pdegym", ".nc", GymFile, GymWriter, is_gym, ("convention", "boundary"), "last")
 PAIRS = Layout("pairs", ".pt", PairsFile, PairsWriter, lambda file: False, ("convention", "parameters"))
 NETCDF = Layout("netcdf", ".nc", open_arrays, NetCDFWriter, is_ours, OPTIONS)
+ZARR = Layout("zarr", ".zarr", open_arrays, ZarrWriter, lambda file: False, OPTIONS)
 ARRAYS = Layout("arrays", ".npz", open_arrays, ArraysWriter, holds_fields, OPTIONS)
-LAYOUTS = (NETCDF, TENSOR, CFD, INCOMPRESSIBLE, GROUPED, WELL, GYM, PAIRS, ARRAYS)
+LAYOUTS = (NETCDF, TENSOR, CFD, INCOMPRESSIBLE, GROUPED, WELL, GYM, PAIRS, ZARR, ARRAYS)
 """In the order in which a file's content is compared with them."""
 
 
 def layout_of(path: Path) -> Layout:
-    """The layout of a file, recognised by its content."""
+    """The layout of a file, or of a folder of Zarr, recognised by its content."""
+    if is_zarr(path):
+        return ZARR
     if not is_there(path):
         raise UserError(f"{path} is not there; check the path or make the data with `ups data make`")
     if not is_hdf5(path):

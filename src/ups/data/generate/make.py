@@ -28,6 +28,7 @@ from ups.equations.named import named_equation
 from ups.errors import UserError
 from ups.fields import Batch, Header
 from ups.locks import held
+from ups.track.progress import Progress
 from ups.track.tick import Tick
 
 VERSION = 4  # of the bytes a solver makes; raised when any solver's output changes
@@ -49,9 +50,12 @@ def generate(
     An equation's name stands for it with settings that work. `workers` are CPU processes; with `device="cuda"` every
     visible GPU has one. If the file is there and was made with the same equation, count, seed, layout and version, on
     whatever device, it is kept; any other file under that name is refused. Interrupted, a second call on the same kind
-    of device goes on where the first stopped. `progress(done, total)` is called with numbers of trajectories. With more
-    than one worker, a script must call this under `if __name__ == "__main__"`.
+    of device goes on where the first stopped. `progress(done, total)` is called with numbers of trajectories; without
+    it they are shown. With more than one worker, a script must call this under `if __name__ == "__main__"`.
     """
+    if progress is None:
+        with Progress(Path(path).name, count, "trajectories") as display:
+            return generate(equation, count, seed, path, workers, display.tick, device=device, layout=layout)
     path, equation = Path(path), named_equation(equation, {}) if isinstance(equation, str) else equation
     if count < 1 or workers < 1:
         raise UserError(f"{path}: count is {count} and workers {workers}; both must be at least 1")
@@ -62,7 +66,6 @@ def generate(
     keys = data_keys(equation, count, seed, kind.name)
     key = keys[device.partition(":")[0]]
     folders = {made: path.with_name(f".{path.name}.chunks-{made[:16]}") for made in keys.values()}
-    progress = progress or (lambda done, total: None)
     if is_made(path, keys.values()):
         progress(count, count)
         return path

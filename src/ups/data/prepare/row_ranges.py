@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ups.fields import Batch, Dataset
+import torch
+
+from ups.fields import Batch, Dataset, Header
 from ups.track.tick import Tick
 
 READ_BYTES = 1 << 28  # of one read: 256 MiB, or one trajectory where it is larger
@@ -13,15 +15,23 @@ READ_BYTES = 1 << 28  # of one read: 256 MiB, or one trajectory where it is larg
 
 def total_bytes(dataset: Dataset) -> int:
     """Of all its fields."""
-    return len(dataset) * _bytes(dataset, len(dataset.times))
+    return len(dataset) * trajectory_bytes(dataset.header)
 
 
-def _bytes(dataset: Dataset, frames: int) -> int:
-    """Of so many frames of one trajectory, with what does not change."""
-    header = dataset.header
+def trajectory_bytes(header: Header, frames: int | None = None) -> int:
+    """Of all frames of one trajectory, or of so many, with what does not change."""
+    frames = len(header.times) if frames is None else frames
     changing = len(header.channels) + sum(header.forcings.values())
     fields = frames * changing + len(header.static) + len(header.forcings)
     return header.dtype.itemsize * fields * math.prod(header.grid.shape)
+
+
+def spread(dataset: Dataset, most: int, most_bytes: float = math.inf) -> list[int]:
+    """Places of at most so many trajectories, evenly over all (every parameter value of joined files is there), and of
+    at most so many bytes, one at least.
+    """
+    count = int(max(1, min(len(dataset), most, most_bytes // max(1, trajectory_bytes(dataset.header)))))
+    return torch.linspace(0, len(dataset) - 1, count).round().long().tolist()
 
 
 def in_steps(count: int, step: int) -> Iterator[range]:
@@ -33,7 +43,7 @@ def in_steps(count: int, step: int) -> Iterator[range]:
 def row_ranges(dataset: Dataset, frames: int, at_once: int | None = None) -> Iterator[range]:
     """All trajectories in order, as runs of which `frames` frames each have at most `at_once` bytes, one
     at least."""
-    return in_steps(len(dataset), max(1, (at_once or READ_BYTES) // max(1, _bytes(dataset, frames))))
+    return in_steps(len(dataset), max(1, (at_once or READ_BYTES) // max(1, trajectory_bytes(dataset.header, frames))))
 
 
 def batches(dataset: Dataset, frames: int, tick: Tick | None = None, at_once: int | None = None) -> Iterator[Batch]:

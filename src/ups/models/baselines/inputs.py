@@ -1,7 +1,7 @@
 """What every baseline is given: the operator model's scaled fields and conditions, as channels of an image.
 
-History, static fields, forcings, the mask, the points' coordinates, and each condition (parameters, lead time) as a
-constant channel.
+History, static fields, forcings, the mask, the points' coordinates (scaled down where one is beyond 1: as kilometres
+they would drown the fields), and each condition (parameters, lead time) as a constant channel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class InputChannels:
         """The points' positions, brought to the device on first use: a copy in every pass could not be captured."""
         key = (tuple(tuple(p.tolist()) for p in grid.positions), like.device, like.dtype)
         if key not in self._coordinates:
-            self._coordinates[key] = torch.stack(torch.meshgrid(*grid.positions, indexing="ij")).to(like)
+            positions = torch.stack(torch.meshgrid(*grid.positions, indexing="ij"))
+            self._coordinates[key] = (positions / positions.abs().max().clamp_min(1)).to(like)
         return self._coordinates[key]
 
     def __call__(

@@ -6,7 +6,7 @@ looked at. It steps through latents of 8 to 64 times fewer numbers, and never en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,7 @@ from ups.config.settings import Strict
 from ups.data.draws import Draws
 from ups.data.sampler import Span
 from ups.errors import UserError
-from ups.fields import Batch
+from ups.fields import Batch, TaskSpec
 from ups.models.architectures import ARCHITECTURES
 from ups.models.propagator import Propagator
 from ups.rollout.latent import LatentPredictor
@@ -74,9 +74,13 @@ class CachedStage:
         steps = steps_of(latents, own.spec, given, start.dtype)
         states = unroll(operator.model, task, start, batch.parameters, own.grid, steps, operator.capture)
         last, *frames = batch.values[:, given - 1 :].unbind(1)
-        errors = [relative_error(decode(task, state), frame) for state, frame in zip(states, frames, strict=True)]
+        errors, shown = [], []
+        for state, frame in zip(states, frames, strict=True):
+            decoded = decode(task, state)
+            errors.append(relative_error(decoded, frame))
+            shown.append(decoded[0])
         trivial = [relative_error(last, frame) for frame in frames]
-        return Scores(torch.stack(errors).mean(0), torch.stack(trivial).mean(0))
+        return Scores(torch.stack(errors).mean(0), torch.stack(trivial).mean(0), torch.stack(shown))
 
     def predictor(self) -> LatentPredictor:
         return LatentPredictor(self.operator.predictor(), self.codec.model, self.codec.tasks)
@@ -89,6 +93,14 @@ def codec_among(name: str, parents: Mapping[str, Stage]) -> CodecStage:
     return codec
 
 
+def check_cached_tasks(name: str, tasks: Iterable[TaskSpec]) -> None:
+    for task in tasks:
+        if task.steady:
+            raise UserError(
+                f"stage {name!r} steps through latents, and task {task.name!r} is steady; leave that task out"
+            )
+
+
 def cached_tasks(
     name: str, runtime: Runtime, tasks: Mapping[str, TaskData], parents: Mapping[str, Stage], workers: int | None
 ) -> dict[str, TaskData]:
@@ -96,10 +108,5 @@ def cached_tasks(
     from ups.training.latents import latents_of
 
     codec = codec_among(name, parents)
-    for task in tasks.values():
-        if task.learned.spec.steady:
-            raise UserError(
-                f"stage {name!r} steps through latents, and task {task.learned.spec.name!r} is steady; leave that task "
-                "out"
-            )
+    check_cached_tasks(name, [task.learned.spec for task in tasks.values()])
     return {task: latents_of(runtime, data, codec, workers) for task, data in tasks.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from pydantic import Field
@@ -11,7 +11,7 @@ from ups.config.settings import PositiveFloat
 from ups.data.draws import Draws
 from ups.data.sampler import Span
 from ups.errors import UserError
-from ups.fields import Batch
+from ups.fields import Batch, TaskSpec
 from ups.models.codec import Codec, CodecSettings
 from ups.models.predictor import Persistence
 from ups.models.saved import TrainedTask
@@ -61,19 +61,24 @@ class CodecStage:
         frames = batch.values.flatten(0, 1)
         decoded = self.model.decode(batch.task, self.model.encode(batch.task, frames))
         errors = relative_error(decoded, frames).unflatten(0, batch.values.shape[:2]).mean(1)
-        return Scores(errors, torch.ones_like(errors))
+        return Scores(errors, torch.ones_like(errors), decoded[: batch.values.shape[1]])
 
     def predictor(self) -> Persistence:
         """Of no task: a codec predicts nothing."""
         return Persistence(())
 
 
-def build_codec(tasks: tuple[TrainedTask, ...], settings: CodecStageSettings, seed: int, name: str) -> CodecStage:
+def check_codec_tasks(name: str, tasks: Iterable[TaskSpec]) -> None:
     for task in tasks:
-        if task.spec.masked:
+        if task.masked:
             raise UserError(
-                f"stage {name!r} compresses whole grids, and task {task.spec.name!r} has masks; leave it out"
+                f"stage {name!r} compresses whole grids, and task {task.name!r} has masks; leave that task or the "
+                f"stage out, or do without masks: tasks.{task.name}.drop=[mask]"
             )
+
+
+def build_codec(tasks: tuple[TrainedTask, ...], settings: CodecStageSettings, seed: int, name: str) -> CodecStage:
+    check_codec_tasks(name, [task.spec for task in tasks])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return CodecStage(Codec(tasks, settings), settings, tasks, name)

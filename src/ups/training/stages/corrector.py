@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from ups.data.draws import Draws
 from ups.data.sampler import Span
 from ups.errors import UserError
-from ups.fields import Batch
+from ups.fields import Batch, TaskSpec
 from ups.models.codec import Codec
 from ups.models.corrector import Correction, Corrector, CorrectorSettings, FlowSettings, Guess, Velocity, flow_matching
 from ups.models.predictor import Predictor
@@ -167,13 +167,14 @@ class CorrectorStage(FlowStage[CorrectorSettings]):
             {name: value.repeat(MEMBERS) for name, value in batch.parameters.items()},
             batch.grid,
         )
-        scores, leads = [], lead.repeat(MEMBERS)
+        scores, shown, leads = [], [], lead.repeat(MEMBERS)
         for number in range(targets.shape[1]):
             noise = draws.normal(f"member {number}", shape).to(start).transpose(0, 1).flatten(0, 1)
             state = predictor.advance(state, leads, noise)
             members = state.history[:, -1].unflatten(0, (MEMBERS, count))
             scores.append(relative_energy(members, targets[:, number]))
-        return Scores(torch.stack(scores).mean(0), trivial)
+            shown.append(members[0, 0])
+        return Scores(torch.stack(scores).mean(0), trivial, torch.stack(shown))
 
 
 def of_cells(numbers: Float[Tensor, "B D"], like: Float[Tensor, "B *latent D"]) -> Float[Tensor, "B *ones D"]:
@@ -187,6 +188,25 @@ def relative_energy(members: Float[Tensor, "M B *space C"], target: Float[Tensor
     return errors - torch.stack(apart).mean(0) / 2
 
 
+def check_corrector_tasks(name: str, tasks: Iterable[TaskSpec]) -> None:
+    for task in tasks:
+        if task.steady:
+            raise UserError(
+                f"stage {name!r} corrects rollouts, and task {task.name!r} is steady; leave that task out, or use a "
+                "steady stage"
+            )
+        if task.forcings:
+            raise UserError(
+                f"stage {name!r} takes no forcings, and task {task.name!r} has {', '.join(task.forcings)}; leave that "
+                f"task or the stage out, or do without: tasks.{task.name}.drop=[{', '.join(task.forcings)}]"
+            )
+        if task.dt is None:
+            raise UserError(
+                f"stage {name!r} corrects rollouts at equal steps, and those of task {task.name!r} are its own; leave "
+                f"that task or the stage out, or use tasks.{task.name}.times=resample"
+            )
+
+
 def build_corrector(
     name: str,
     settings: CorrectorSettings,
@@ -197,17 +217,7 @@ def build_corrector(
     checksums: Mapping[str, str],
 ) -> CorrectorStage:
     operator, codec = operator_and_codec(name, parents, tasks)
-    for task in tasks:
-        if task.spec.steady:
-            raise UserError(
-                f"stage {name!r} corrects rollouts, and task {task.spec.name!r} is steady; leave that task out, "
-                "or use a steady stage"
-            )
-        if task.spec.dt is None or task.spec.forcings:
-            raise UserError(
-                f"stage {name!r} corrects rollouts at equal steps without forcings, and task {task.spec.name!r} has "
-                "others; leave that task out"
-            )
+    check_corrector_tasks(name, [task.spec for task in tasks])
     model = seeded_corrector(tasks, codec.model, settings, seed)
     return CorrectorStage(model, operator, codec, settings, training, tasks, checksums, name)
 

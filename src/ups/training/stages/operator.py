@@ -136,7 +136,8 @@ class OperatorStage:
             steps = steps_of(batch, spec, given, values.dtype)
             states = list(unroll(model, task, start, batch.parameters, batch.grid, steps, self.capture))
         trivial = [start[:, -1]] * len(states)
-        return Scores(_mean_error(states, targets, batch.mask), _mean_error(trivial, targets, batch.mask))
+        shown = torch.stack([state[0] for state in states])
+        return Scores(_mean_error(states, targets, batch.mask), _mean_error(trivial, targets, batch.mask), shown)
 
 
 class OperatorStageSettings(Strict):

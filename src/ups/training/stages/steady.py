@@ -4,7 +4,7 @@ known (`models/corrector.py`); refined by the equation's own solver.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from pydantic import Field
 from ups.data.draws import Draws
 from ups.data.sampler import Span
 from ups.errors import UserError
-from ups.fields import Batch
+from ups.fields import Batch, TaskSpec
 from ups.models.corrector import Correction, Corrector, FlowSettings, Guess
 from ups.models.saved import TrainedTask
 from ups.rollout.equation import equation_of
@@ -72,7 +72,8 @@ class SteadyStage(FlowStage[SteadySettings]):
             predictor.correct(errors.guess, draws.normal(f"member {number}", shape).to(predicted))
             for number in range(MEMBERS)
         ]
-        return Scores(relative_energy(torch.stack(members), solution), relative_error(predicted, solution))
+        energy = relative_energy(torch.stack(members), solution)
+        return Scores(energy, relative_error(predicted, solution), members[0][:1])
 
 
 def solver_of(learned: TrainedTask) -> Equation:
@@ -85,6 +86,20 @@ def solver_of(learned: TrainedTask) -> Equation:
     return equation
 
 
+def check_steady_tasks(name: str, tasks: Iterable[TaskSpec]) -> None:
+    for task in tasks:
+        if not task.steady:
+            raise UserError(
+                f"stage {name!r} samples solutions of steady tasks, and task {task.name!r} is none; leave that task "
+                "out, or use a corrector"
+            )
+        if task.forcings:
+            raise UserError(
+                f"stage {name!r} takes no forcings, and task {task.name!r} has {', '.join(task.forcings)}; leave that "
+                f"task or the stage out, or do without: tasks.{task.name}.drop=[{', '.join(task.forcings)}]"
+            )
+
+
 def build_steady(
     name: str,
     settings: SteadySettings,
@@ -95,14 +110,7 @@ def build_steady(
     checksums: Mapping[str, str],
 ) -> SteadyStage:
     operator, codec = operator_and_codec(name, parents, tasks)
-    for task in tasks:
-        if not task.spec.steady:
-            raise UserError(
-                f"stage {name!r} samples solutions of steady tasks, and task {task.spec.name!r} is none; leave that "
-                "task out, or use a corrector"
-            )
-        if task.spec.forcings:
-            raise UserError(f"stage {name!r} takes no forcings, and task {task.spec.name!r} has; leave that task out")
+    check_steady_tasks(name, [task.spec for task in tasks])
     model: Corrector = seeded_corrector(tasks, codec.model, settings, seed)
     stage = SteadyStage(model, operator, codec, settings, training, tasks, checksums, name)
     _ = stage.solvers  # refused now, not after training

@@ -1,5 +1,5 @@
 // Tensors, and programs of operations on them as `ups.web.traced` writes them down. What an operation means is what
-// torch says of the one of its name; sums are made in float64.
+// torch says of the one of its name; sums are made in float64, but those of products (products.js).
 "use strict";
 globalThis.UPS ??= {};
 (() => {
@@ -66,8 +66,23 @@ globalThis.UPS ??= {};
     }
   }
 
-  const same = (a) => a;
+  const same = (a) => a, sum = (a, b) => a + b, times = (a, b) => a * b, plusTimes = (a, b, c) => a + b * c;
+  const sigmoid = (x) => 1 / (1 + Math.exp(-x)), silu = (x) => x * sigmoid(x);
+  const low = (x, l) => (x < l ? l : x), high = (x, h) => (x > h ? h : x); // NaN stays
   const NOTHING = Float64Array.of(0);
+
+  /** What most points are computed by, with a loop for a line of each: a function that is called for each point costs more. */
+  const LINES = new Map([
+    [same, (n, o, p, so, a, x, sa) => {
+      if (so === 1 && sa === 1) o.set(a.subarray(x, x + n), p);
+      else for (let i = 0; i < n; i++, p += so, x += sa) o[p] = a[x];
+    }],
+    [sum, (n, o, p, so, a, x, sa, b, y, sb) => { for (let i = 0; i < n; i++, p += so, x += sa, y += sb) o[p] = a[x] + b[y]; }],
+    [times, (n, o, p, so, a, x, sa, b, y, sb) => { for (let i = 0; i < n; i++, p += so, x += sa, y += sb) o[p] = a[x] * b[y]; }],
+    [plusTimes, (n, o, p, so, a, x, sa, b, y, sb, c, z, sc) => { for (let i = 0; i < n; i++, p += so, x += sa, y += sb, z += sc) o[p] = a[x] + b[y] * c[z]; }],
+    [silu, (n, o, p, so, a, x, sa) => { for (let i = 0; i < n; i++, p += so, x += sa) o[p] = silu(a[x]); }],
+    [low, (n, o, p, so, a, x, sa, b, y, sb) => { for (let i = 0; i < n; i++, p += so, x += sa, y += sb) o[p] = low(a[x], b[y]); }],
+  ]);
 
   /** `out` = f of up to three tensors or numbers, point by point. */
   function byPoint(f, out, given) {
@@ -77,9 +92,10 @@ globalThis.UPS ??= {};
     while (seen.length < 4) seen.push({ values: NOTHING, strides: shape.map(() => 0), offset: 0 });
     const [o, a, b, c] = seen.map(({ values }) => values), [so, sa, sb, sc] = seen.map(({ strides }) => (last < 0 ? 0 : strides[last]));
     let [io, ia, ib, ic] = seen.map(({ offset }) => offset);
-    const place = new Array(Math.max(0, last)).fill(0), strides = seen.map((each) => each.strides);
+    const place = new Array(Math.max(0, last)).fill(0), strides = seen.map((each) => each.strides), ready = LINES.get(f);
     for (let line = 0; line < count; line++) {
-      for (let i = 0, p = io, x = ia, y = ib, z = ic; i < inner; i++, p += so, x += sa, y += sb, z += sc) o[p] = f(a[x], b[y], c[z]);
+      if (ready) ready(inner, o, io, so, a, ia, sa, b, ib, sb, c, ic, sc);
+      else for (let i = 0, p = io, x = ia, y = ib, z = ic; i < inner; i++, p += so, x += sa, y += sb, z += sc) o[p] = f(a[x], b[y], c[z]);
       for (let axis = last - 1; axis >= 0; axis--) {
         const back = ++place[axis] === shape[axis] ? shape[axis] - 1 : -1;
         const by = back < 0 ? 1 : -back;
@@ -91,35 +107,11 @@ globalThis.UPS ??= {};
     return out;
   }
 
-  /** out (m, n) += a (m, k) b (k, n), for each of a batch. */
-  function product(out, a, b, batch, m, k, n) {
-    for (let each = 0; each < batch; each++) {
-      const fromA = each * m * k, fromB = each * k * n, to = each * m * n;
-      for (let i = 0; i < m; i++) {
-        const row = fromA + i * k, line = to + i * n;
-        let j = 0;
-        for (; j + 3 < n; j += 4) {
-          let s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-          for (let p = 0, at = fromB + j; p < k; p++, at += n) {
-            const x = a[row + p];
-            s0 += x * b[at]; s1 += x * b[at + 1]; s2 += x * b[at + 2]; s3 += x * b[at + 3];
-          }
-          out[line + j] += s0; out[line + j + 1] += s1; out[line + j + 2] += s2; out[line + j + 3] += s3;
-        }
-        for (; j < n; j++) {
-          let s = 0;
-          for (let p = 0, at = fromB + j; p < k; p++, at += n) s += a[row + p] * b[at];
-          out[line + j] += s;
-        }
-      }
-    }
-  }
-
   /** `start` + a b of matrices, or of stacks of them. */
   function multiplied(start, a, b, out) {
     if (start) byPoint(same, out, [start]);
     const [m, k] = a.shape.slice(-2), n = b.shape.at(-1);
-    product(out.values, a.dense(), b.dense(), a.shape.length > 2 ? a.shape[0] : 1, m, k, n);
+    UPS.matrixProduct(out.values, a.dense(), b.dense(), a.shape.length > 2 ? a.shape[0] : 1, m, k, n);
     return out;
   }
 
@@ -142,13 +134,11 @@ globalThis.UPS ??= {};
   const most = folded(-Infinity, (s, v) => (v > s || v !== v ? v : s)), least = folded(Infinity, (s, v) => (v < s || v !== v ? v : s));
   const at = (dim, t, more = 0) => (dim < 0 ? dim + t.shape.length + more : dim);
 
-  const sigmoid = (x) => 1 / (1 + Math.exp(-x));
-  const low = (x, l) => (x < l ? l : x), high = (x, h) => (x > h ? h : x); // NaN stays
   const POINTS = {
     abs: Math.abs, asinh: Math.asinh, cos: Math.cos, exp: Math.exp, log: Math.log, sin: Math.sin, sqrt: Math.sqrt, tanh: Math.tanh,
     isfinite: Number.isFinite, neg: (x) => -x, reciprocal: (x) => 1 / x, relu: (x) => low(x, 0), rsqrt: (x) => 1 / Math.sqrt(x),
-    sigmoid, silu: (x) => x * sigmoid(x), bitwise_not: (x) => !x, logical_not: (x) => !x,
-    mul: (x, y) => x * y, div: (x, y) => x / y, pow: (x, y) => x ** y,
+    sigmoid, silu, bitwise_not: (x) => !x, logical_not: (x) => !x,
+    mul: times, div: (x, y) => x / y, pow: (x, y) => x ** y,
     maximum: (x, y) => (x !== x ? x : y >= x || y !== y ? y : x), minimum: (x, y) => (x !== x ? x : y <= x || y !== y ? y : x),
     clamp_min: low, clamp_max: high,
     eq: (x, y) => x === y, ne: (x, y) => x !== y, lt: (x, y) => x < y, le: (x, y) => x <= y, gt: (x, y) => x > y, ge: (x, y) => x >= y,
@@ -189,9 +179,9 @@ globalThis.UPS ??= {};
     },
     unsqueeze: (t, dim) => t.with(at(dim, t, 1)),
 
-    add: (x, y, alpha, out) => byPoint(alpha === 1 ? (a, b) => a + b : (a, b) => a + alpha * b, out(), [x, y]),
+    add: (x, y, alpha, out) => byPoint(alpha === 1 ? sum : (a, b) => a + alpha * b, out(), [x, y]),
     sub: (x, y, alpha, out) => byPoint((a, b) => a - alpha * b, out(), [x, y]),
-    addcmul: (x, y, z, value, out) => byPoint(value === 1 ? (a, b, c) => a + b * c : (a, b, c) => a + value * b * c, out(), [x, y, z]),
+    addcmul: (x, y, z, value, out) => byPoint(value === 1 ? plusTimes : (a, b, c) => a + value * b * c, out(), [x, y, z]),
     clamp: (x, from, to, out) => byPoint((a, l, h) => high(low(a, l), h), out(), [x, from ?? -Infinity, to ?? Infinity]),
 
     sum: (t, ...rest) => summed(t, typeof rest[0] === "function" ? null : rest[0], rest.at(-1)(), total),

@@ -31,8 +31,8 @@ CLOSES, OPEN = 2.5, 5.0
 """A periodic axis: over its seam, differences are at most so many times those between neighbours; one that is certainly
 not has more than the second. They are about 1 on a periodic axis, and its number of points over π between walls."""
 MOST_CHANNELS = 16
-PROBED = 16
-"""Trajectories that are looked at."""
+PROBED, PROBED_NUMBERS = 16, 2**25
+"""Trajectories that are looked at, and numbers of these: of large trajectories there are fewer."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,9 @@ def _time_axis(shape: Sequence[int], rest: Sequence[int], probe: np.ndarray, kno
 
 
 def roughness(values: Float[np.ndarray, "..."], axis: int) -> float:
-    """How unlike neighbours along an axis are: 1 where they have nothing to do with each other."""
+    """How unlike neighbours along an axis are: 1 where they have nothing to do with each other, or there are none."""
+    if values.shape[axis] == 1:
+        return 1.0
     spread = float(values.std())
     return float(np.sqrt(np.square(np.diff(values, axis=axis)).mean())) / (2**0.5 * spread) if spread else 0.0
 

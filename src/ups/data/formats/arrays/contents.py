@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,8 @@ def plain(values: Any, what: str) -> Any:
         raise UserError(f"{what} is no array of numbers; give one array, or a list with one array for each trajectory")
     if values.dtype.kind not in _NUMBERS:
         raise UserError(f"{what} is of type {values.dtype}; give real numbers")
+    if 0 in values.shape:
+        raise UserError(f"{what} has the shape {tuple(values.shape)}: there is nothing in it")
     return values
 
 
@@ -116,7 +118,10 @@ def _of_file(path: Path) -> Contents:
         raise UserError(f"{path} is a folder; name a file in it")
     with _said_of(path):
         if is_zarr(path):
-            return _of_xarray(_xarray(path).open_zarr(path), str(path), path.stem)
+            data = _xarray(path).open_zarr(path, consolidated=False, decode_timedelta=False)  # hours stay hours
+            text = data.attrs.get(ATTRIBUTE)
+            header = from_json(text, path) if isinstance(text, str) else None
+            return replace(_of_xarray(data, str(path), path.stem), header=header)
         with path.open("rb") as file:
             begins = file.read(10)
         if begins.startswith(b"\x93NUMPY"):

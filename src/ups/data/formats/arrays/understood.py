@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ups.data.formats.arrays.axes import PROBED, Known, found_axes, named_axes, told_axes
+from ups.data.formats.arrays.axes import PROBED, PROBED_NUMBERS, Known, found_axes, named_axes, told_axes
 from ups.data.formats.arrays.conditions import found_conditions, taken_out
 from ups.data.formats.arrays.contents import Contents, NamedArray
 from ups.data.formats.arrays.domain import ASSUMED, GIVEN, found_axis
@@ -192,7 +193,7 @@ class _Reading:
             if self.listed:
                 shortest = min(self.lengths)
                 at = (slice(None),) * self.axes.index("T") + (slice(shortest),)
-                rows = [np.asarray(t[at], np.float64) for t in each.values[:: max(1, len(each.values) // PROBED)]]
+                rows = [np.asarray(t[at], np.float64) for t in each.values[:: _apart(each.shape)]]
                 columns.append(ordered(np.stack(rows), "B" + self.axes))
             else:
                 columns.append(ordered(_some(each.values, self.axes.index("B")), self.axes))
@@ -377,9 +378,16 @@ def ordered(values: Shaped[np.ndarray, "..."], axes: str) -> Shaped[np.ndarray, 
 
 def _some(values: Any, axis: int = 0) -> Float[np.ndarray, "..."]:
     """Some trajectories, evenly spread along an axis."""
-    step = -(-values.shape[axis] // PROBED)
+    count = values.shape[axis]
+    step = _apart((count, math.prod(values.shape) // max(1, count)))
     part = (slice(None),) * axis + (slice(None, None, step),)
     return np.nan_to_num(np.asarray(values[part], dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _apart(shape: Sequence[int]) -> int:
+    """The step from one trajectory that is looked at to the next."""
+    many = min(PROBED, max(1, PROBED_NUMBERS // max(1, math.prod(shape[1:]))))
+    return max(1, -(-shape[0] // many))
 
 
 def _letters(each: NamedArray) -> str:

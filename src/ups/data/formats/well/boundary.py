@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+from jaxtyping import Bool, Int
 
+from ups.data.formats.hdf5 import read_part, read_rows
 from ups.errors import UserError
 from ups.fields import AXES, Boundary, Header, Kind, Side
 
@@ -53,12 +57,46 @@ def read_boundary(groups: h5py.Group, dims: Sequence[str], channels: Sequence[st
     return Boundary(tuple((lower, upper) for lower, upper in pairs))
 
 
-def inner_walls(groups: h5py.Group, dims: Sequence[str], path: Path) -> Iterator[tuple[str, bool]]:
-    """Walls given point by point over the whole domain: where their masks lie, and whether each sample has its own."""
+@dataclass(frozen=True)
+class InnerWall:
+    """Walls given point by point inside the domain: where their mask lies, whether each sample has its own, and the
+    axes of the grid that its own are, in the file's order; it holds along the others.
+    """
+
+    place: str
+    samples: bool
+    axes: tuple[int, ...]
+
+    def read(self, file: h5py.File, rows: Int[np.ndarray, " B"], dimension: int) -> Bool[np.ndarray, "own *space"]:
+        """True in the wall; axis of samples and axes along which it holds have one entry, ready to be broadcast."""
+        walls: Any = file[self.place]
+        found = (read_rows(walls, rows) if self.samples else read_part(walls, ())[None]) != 0
+        ordered = np.moveaxis(found, range(1, found.ndim), [1 + sorted(self.axes).index(axis) for axis in self.axes])
+        return np.expand_dims(ordered, [1 + axis for axis in range(dimension) if axis not in self.axes])
+
+
+def inner_walls(
+    groups: h5py.Group, dims: Sequence[str], shape: Sequence[int], count: int, path: Path
+) -> list[InnerWall]:
+    """Walls that are more than faces of the domain."""
+    found = []
     for name in map(str, groups):
         group, kind, axes = _condition(groups, name, dims, path)
-        if kind == "WALL" and len(axes) > 1 and axes == tuple(dims):
-            yield f"{groups.name}/{name}/mask", _dataset(group, "mask").ndim > len(axes)
+        if kind != "WALL":
+            continue
+        mask, where = _dataset(group, "mask"), f"{path}: boundary_conditions/{name}"
+        if len(axes) == 1 and not np.asarray(mask[()], dtype=bool)[..., 1:-1].any():
+            continue
+        own, samples = tuple(shape[dims.index(axis)] for axis in axes), mask.ndim > len(axes)
+        if samples and bool(group.attrs.get("time_varying", False)):
+            raise UserError(f"{where} moves with time, and a mask is that of a whole trajectory; use other data")
+        if mask.shape != (count,) * samples + own:
+            raise UserError(
+                f"{where} has a mask of shape {mask.shape}, but the axes {', '.join(axes)} of this file say {own}; the "
+                "file is damaged or its attributes are wrong"
+            )
+        found.append(InnerWall(f"{groups.name}/{name}/mask", samples, tuple(dims.index(axis) for axis in axes)))
+    return found
 
 
 def write_boundary(groups: h5py.Group, header: Header, fields: Sequence[tuple[str, tuple[str, ...]]]) -> None:

@@ -37,7 +37,7 @@ from ups.data.formats.hdf5 import (
     stored_type,
 )
 from ups.data.formats.reading import LazyFile, named
-from ups.data.formats.well.boundary import inner_walls, names_of, read_boundary
+from ups.data.formats.well.boundary import InnerWall, inner_walls, names_of, read_boundary
 from ups.errors import UserError
 from ups.fields import AXES, Batch, Boundary, Grid, Header, TaskSpec
 
@@ -124,7 +124,7 @@ class WellFile(LazyFile):
             times = _times(file, self.count, self.path)
             self._parameters = {} if known else _attributes(file, self.path)
             self._scalars = list(_scalars(file, self.count, times.shape[-1], self.path))
-            self._walls: list[tuple[str, bool]] = []
+            self._walls: list[InnerWall] = []
             fields = [
                 stored
                 for order in range(3)
@@ -153,7 +153,8 @@ class WellFile(LazyFile):
             axis_positions(coordinate(_group(file, "dimensions"), dim, self.path), periodic)
             for dim, periodic in zip(dims, boundary.periodic, strict=True)
         ]
-        self._walls = list(inner_walls(_group(file, "boundary_conditions"), dims, self.path))
+        shape = tuple(len(positions) for positions, _ in axes)
+        self._walls = inner_walls(_group(file, "boundary_conditions"), dims, shape, self.count, self.path)
         parameters: dict[str, float | None] = dict(self._parameters)
         for stored in self._scalars:
             if not stored.times:
@@ -242,9 +243,8 @@ class WellFile(LazyFile):
         if not self._walls:
             return torch.from_numpy(self._field(file, "mask", rows, frames) > 0.5)
         free = np.ones((len(rows), *self.grid.shape), dtype=bool)
-        for place, samples in self._walls:
-            walls: Any = file[place]
-            free &= ~(read_rows(walls, rows) if samples else read_part(walls, ())[None])
+        for wall in self._walls:
+            free &= ~wall.read(file, rows, self.grid.dimension)
         return torch.from_numpy(free)
 
 
@@ -299,8 +299,17 @@ def _flag(item: h5py.Dataset | h5py.Group, key: str) -> bool:
 def _times(file: h5py.File, count: int, path: Path) -> Float[Tensor, "*B T"]:
     stored = array(_group(file, "dimensions"), "time", path)[()].astype(np.float64)
     rows = stored.reshape(-1, stored.shape[-1]) if stored.ndim in (1, 2) and stored.size else np.full((1, 2), np.nan)
-    if not (np.isfinite(rows).all() and (np.diff(rows, axis=1) > 0).all()) or len(rows) not in (1, count):
-        raise UserError(f"{path}: 'time' has shape {stored.shape}; it must be increasing times, (T) or (B, T)")
+    if not np.isfinite(rows).all() or len(rows) not in (1, count):
+        raise UserError(
+            f"{path}: 'time' has shape {stored.shape}; it must be finite, increasing times, (T) or (B, T) of {count} "
+            "trajectories; mend it, or make the file anew"
+        )
+    for row, frame in np.argwhere(np.diff(rows, axis=1) <= 0)[:1]:
+        whose = f" of trajectory {row}" if len(rows) > 1 else ""
+        raise UserError(
+            f"{path}: 'time'{whose} goes from {rows[row, frame]:g} to {rows[row, frame + 1]:g} at frame {frame + 1}, "
+            "and must be increasing; put the frames in order, or remove those that go back"
+        )
     even = torch.stack([even_times(row) for row in rows])
     return even[0] if bool((even == even[0]).all()) else even
 
@@ -323,7 +332,10 @@ def _scalars(file: h5py.File, count: int, frames: int, path: Path) -> Iterator[S
         stored = Stored(item.name or "", (name,), _flag(item, "sample_varying"), _flag(item, "time_varying"), ())
         expected = (count,) * stored.samples + (frames,) * stored.times
         if item.shape != expected and not (expected == () and item.size == 1):
-            raise UserError(f"{path}: scalar {name!r} has shape {item.shape}, its attributes say {expected}")
+            raise UserError(
+                f"{path}: scalar {name!r} has shape {item.shape}, but the trajectories and times of this file say "
+                f"{expected}; give it as many values as there are frames, or mend its attributes"
+            )
         yield stored
 
 
