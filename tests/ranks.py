@@ -57,17 +57,15 @@ def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, timeout:
         pipe.send((variables, function, arguments))
     answers: dict[int, tuple[bool, Any]] = {}
     waiting = {pipe: rank for rank, (_, pipe) in enumerate(_pool[:size])}
-    while waiting:
-        ready = wait(list(waiting), timeout)
-        if not ready:
-            close()
-            raise AssertionError(f"ranks {sorted(waiting.values())} of {size} did not answer within {timeout} s")
+    while waiting and (ready := wait(list(waiting), timeout)):
         for pipe in ready:
             rank = waiting.pop(pipe)
             try:
                 answers[rank] = pipe.recv()
             except EOFError:
                 answers[rank] = (False, "the process died")
+    for rank in waiting.values():  # perhaps for a peer that failed, so what that one says belongs beside it
+        answers[rank] = (False, f"no answer within {timeout} s")
     if problems := [f"rank {rank}: {value}" for rank, (good, value) in sorted(answers.items()) if not good]:
         close()  # what one failure leaves behind must not trouble the next test
         raise AssertionError("\n".join(problems))
