@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mode", choices=("all", "experts", "adapters"), default="all")
     parser.add_argument("--seed", type=int, default=0, help="of weights and order of samples")
     parser.add_argument("--out", type=Path, default=Path("bench"))
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     path = options.out / f"{options.model.name}-finetune.json"
     asked = {name: getattr(options, name) for name in ("seconds", "few", "many", "mode", "seed", "overrides")}
     asked["file"] = None if options.file is None else options.file.name
