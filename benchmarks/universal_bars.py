@@ -55,7 +55,9 @@ def specialists(options: argparse.Namespace) -> None:
         results.append(finished(f"{options.seconds:g}s-{task}-seed{options.seed}", asked, options.out, options.seed))
     whole = _merged(results)
     numbers = compared([whole])
-    write_json(options.out / "specialists.json", {"tasks": numbers, "counts": counted(numbers, "fno")})
+    write_json(
+        options.out / f"specialists-{options.seconds:g}s.json", {"tasks": numbers, "counts": counted(numbers, "fno")}
+    )
     print(markdown([whole]))
 
 

@@ -201,7 +201,7 @@ def test_specialists_of_single_tasks_make_one_table(tmp_path: Path, capsys) -> N
     tasks = ["--task", "burgers", "--task", "darcy"]
     command = ["specialists", *tasks, "--seconds", str(SECONDS), "--out", str(tmp_path)]
     assert main([*command, *DATA, *darcy, *HASTE, *sizes]) == 0
-    found = read(tmp_path / "specialists.json")
+    found = read(tmp_path / f"specialists-{SECONDS:g}s.json")
     assert set(found["tasks"]) == {"burgers", "darcy"}
     judged = found["counts"]["tasks"] + found["counts"]["not counted"]
     assert sorted(judged) == ["burgers", "darcy"]
