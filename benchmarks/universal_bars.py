@@ -103,38 +103,26 @@ def beside(joint: Result, alone: Mapping[str, Result]) -> Result:
     """The joint model as if what each task's own run trained had been trained beside it, on the same trajectories."""
     for task, own in alone.items():
         for kind, errors in own.errors[task].items():
-            ours, theirs = (e[PERSISTENCE] for e in (joint.errors[task][kind], errors))
-            if len(ours) != len(theirs) or not torch.allclose(torch.tensor(ours), torch.tensor(theirs), rtol=1e-3):
+            one, other = (torch.tensor(e[PERSISTENCE]) for e in (joint.errors[task][kind], errors))
+            if one.shape != other.shape or not torch.allclose(one, other, rtol=1e-3):
                 raise UserError(
                     f"{joint.name} and {own.name} were tested on other trajectories; make both with one seed"
                 )
-    rivals = [SPECIALIST, *dict.fromkeys(rival for own in alone.values() for rival in own.rivals)]
-
-    def errors_of(task: str, kind: str, who: str) -> Mapping[str, Sequence[float | None]]:
-        own = alone[task].errors[task][kind] if task in alone else {}
-        of = MODEL if who == SPECIALIST else who
-        return {who: own[of]} if of in own else {}
-
+    theirs = {task: {SPECIALIST: MODEL, **{rival: rival for rival in own.rivals}} for task, own in alone.items()}
+    training = dict(joint.training)
+    for task, names in theirs.items():
+        for who, of in names.items():
+            training[who] = {**training.get(who, {}), task: next(iter(alone[task].training[of].values()))}
     return replace(
         joint,
-        rivals=rivals,
+        rivals=list(dict.fromkeys(who for names in theirs.values() for who in names)),
+        training=training,
         errors={
             task: {
-                kind: {**by, **{name: e for who in rivals for name, e in errors_of(task, kind, who).items()}}
+                kind: {**by, **{who: alone[task].errors[task][kind][of] for who, of in theirs.get(task, {}).items()}}
                 for kind, by in kinds.items()
             }
             for task, kinds in joint.errors.items()
-        },
-        training={
-            **joint.training,
-            **{
-                who: {
-                    task: part
-                    for task, own in alone.items()
-                    for part in own.training.get(MODEL if who == SPECIALIST else who, {}).values()
-                }
-                for who in rivals
-            },
         },
     )
 
