@@ -1,12 +1,14 @@
-"""A trained model on what it has not seen: another parameter value, a finer grid, four times the trained horizon."""
+"""A trained model on what it has not seen: another parameter value, a finer grid, four times the trained horizon; and
+how many of its parameters serve several tasks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -18,12 +20,15 @@ from ups.data.settings import MakeConfig
 from ups.data.sources import equations_of
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
+from ups.evaluation.labels import PERSISTENCE
 from ups.fields import Batch
 from ups.metrics import nrmse, power_spectrum
 from ups.metrics.bootstrap import central, draws, resampled_means
-from ups.models.predictor import Predictor
+from ups.models.predictor import Persistence
+from ups.models.propagator import Guards
 from ups.pipeline.bench import UNIVERSAL
 from ups.pipeline.config import load_run
+from ups.rollout.operator import OperatorPredictor
 from ups.rollout.predict import read_all, rollout
 from ups.training.restore import restored, stage_folder
 
@@ -38,7 +43,7 @@ LEAST = 1e-6
 class Model:
     """A trained model, how the data of its tasks are made, and the seed of these."""
 
-    predictor: Predictor
+    predictor: OperatorPredictor
     makes: Mapping[str, MakeConfig]
     seed: int
     runtime: Runtime
@@ -78,6 +83,7 @@ def loaded(folder: Path, config: str | None, seed: int | None) -> Iterator[Model
     seed = told.data_seed if seed is None else seed
     with Runtime.start(told.runtime, seed) as runtime:
         predictor = restored(stage_folder(folder), told.runtime).predictor().to(runtime.device)
+        assert isinstance(predictor, OperatorPredictor), "what universal trains"
         makes = {name: task.make for name, task in told.tasks.items() if task.make and name in predictor.tasks}
         yield Model(predictor, makes, seed, runtime)
 
@@ -138,31 +144,88 @@ def resolution(model: Model, tasks: Sequence[str], points: int) -> dict[str, dic
 
 
 def horizon(model: Model, tasks: Sequence[str], times: int, spectra: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Rollouts of so many times the trained horizon: values that are no number, and late spectra over the truth's."""
+    """Rollouts of so many times the trained horizon: errors at its end and at theirs, values that are no number, the
+    share of values that guards cut off, and late spectra over the truth's.
+    """
     found = {}
     for task, make in model.chosen(tasks).items():
         equation = equations_of(task, make)[0][1]
         longer = {"frames": times * (equation.frames - 1) + 1, "duration": times * equation.duration}
-        test = judged_on(splits(task, make, model.seed, model.device, longer))
-        given = model.given(task)
-        rows = range(len(test))
-        batch = test.read(rows, slice(None) if task in spectra else slice(0, given))
-        if task not in spectra:  # only the number of later frames counts
-            rest = batch.values[:, -1:].expand(-1, longer["frames"] - given, *batch.values.shape[2:])
-            whole = torch.cat([batch.values, rest], 1)
-            batch = replace(batch, values=whole, times=test.times.expand(len(test), -1))
-        predicted = model.rolled(task, batch)
+        batch = read_all(judged_on(splits(task, make, model.seed, model.device, longer)))
+        with _clamped(model.predictor, task) as clamped:
+            predicted = model.rolled(task, batch)
+        truth, last = batch.values[:, model.given(task) :], equation.frames - 1 - model.given(task)
+        still = rollout(Persistence(model.predictor.tasks.values()), task, batch, model.given(task))
         wrong = ~predicted.isfinite().flatten(2).all(2)
         found[task] = {
             "steps": predicted.shape[1],
-            "trajectories": len(test),
+            "trajectories": len(batch),
+            "error": {"1": _at(predicted, truth, last), str(times): _at(predicted, truth, -1)},
+            PERSISTENCE: _at(still, truth, -1),
+            "clamped": clamped.share,
             "not finite": int(wrong.any(1).sum()),
             "first step": 1 + int(wrong.any(0).int().argmax()) if wrong.any() else None,
         }
         if task in spectra:
             late = predicted.shape[1] // LATE
-            found[task]["octaves"] = octaves(predicted[:, -late:], batch.values[:, -late:])
+            found[task]["octaves"] = octaves(predicted[:, -late:], truth[:, -late:])
     return found
+
+
+def serving_several(model: Model) -> dict[str, float]:
+    """How many of the model's parameters, and what share, more than one task's loss has a gradient on."""
+    network = model.predictor.model.requires_grad_(True)
+    served = {name: torch.zeros(p.shape, dtype=torch.int16) for name, p in network.named_parameters()}
+    draw = torch.Generator().manual_seed(0)
+    for task, learned in model.predictor.tasks.items():
+        spec, space = learned.spec, (2, *learned.grid.shape)
+        history = torch.randn(2, spec.history, *learned.grid.shape, len(spec.channels), generator=draw)
+        static = torch.rand(*space, len(spec.given), generator=draw).to(model.device)
+        parameters = {name: torch.full((2,), learned.ranges[name][0]).to(model.device) for name in spec.parameters}
+        lead = None if spec.steady else torch.full((2,), learned.leads[0]).to(model.device)
+        network.zero_grad()
+        network(task, history.to(model.device), static, parameters, lead, learned.grid).square().sum().backward()
+        for name, parameter in network.named_parameters():
+            if parameter.grad is not None:
+                served[name] += (parameter.grad != 0).cpu()
+    network.zero_grad()
+    network.requires_grad_(False)
+    whole = sum(count.numel() for count in served.values())
+    several = sum(int((count > 1).sum()) for count in served.values())
+    return {"parameters": whole, "serving several": several, "share": several / whole}
+
+
+class _Count:
+    """Values that guards were given, and those that they cut off."""
+
+    given = 0
+    cut = 0
+
+    @property
+    def share(self) -> float:
+        return self.cut / max(1, self.given)
+
+
+@contextmanager
+def _clamped(predictor: OperatorPredictor, task: str) -> Iterator[_Count]:
+    """What the guards of a task cut off meanwhile; steps are eager, since recorded ones tell nobody."""
+    count, captured = _Count(), predictor.capture
+
+    def look(guards: Any, given: tuple[Tensor | None, ...]) -> None:
+        if guards.limited:
+            state, last, mask = given
+            lower, upper = guards.limits(last, mask)
+            count.given += cast(Tensor, state).numel()
+            count.cut += int(((state < lower) | (state > upper)).sum())
+
+    guards = predictor.model.get_submodule(f"guards_{task}")
+    assert isinstance(guards, Guards)
+    handle, predictor.capture = guards.register_forward_pre_hook(look), False
+    try:
+        yield count
+    finally:
+        handle.remove()
+        predictor.capture = captured
 
 
 def octaves(
@@ -181,6 +244,11 @@ def octaves(
             found.append({"first": first, "last": last, "share": share, "ratio": ratio})
         first *= 2
     return found
+
+
+def _at(predicted: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"], frame: int) -> float:
+    """The mean error of one frame."""
+    return float(_errors(predicted[:, [frame]], truth[:, [frame]]).mean())
 
 
 def _errors(predicted: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]) -> Errors:

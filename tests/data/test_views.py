@@ -62,6 +62,7 @@ def test_a_view_thins_static_fields_too(tmp_path):
         ("advection", (1024,), 201, 256, 41, 10),
         ("burgers", (1024,), 201, 256, 41, 10),
         ("reaction_diffusion", (1024,), 101, 256, 30, 5),
+        ("diffusion_sorption", (1024,), 101, 1024, 101, 10),
         ("compressible_1d", (1024,), 101, 128, 21, 10),
         ("compressible_2d", (128, 128), 21, 64, 21, 10),
         ("darcy", (128, 128), 1, 64, 1, 1),

@@ -90,6 +90,7 @@ PDEBENCH = {
     "advection": PublishedView(256, 5, 10, 41),
     "burgers": PublishedView(256, 5, 10, 41),
     "reaction_diffusion": PublishedView(256, 1, 5, 30),
+    "diffusion_sorption": PublishedView(1024, 1, 10, 101),
     "compressible_1d": PublishedView(128, 5, 10),
     "compressible_2d": PublishedView(64, 1, 10, 21),
     "darcy": PublishedView(64),

@@ -94,12 +94,9 @@ class Guards(nn.Module):
         mask: Bool[Tensor, "B *space one"] | None = None,
     ) -> Float[Tensor, "B *space C"]:
         """`mask`: the cells that count; where there is one, fields are zero in others, before and after."""
-        space = tuple(range(1, state.dim() - 1))
         inside, lower, upper = state, None, None
         if self.limited and not self.training:
-            least, most = (last, last) if mask is None else (last.where(mask, torch.inf), last.where(mask, -torch.inf))
-            lower = torch.minimum(self.get_buffer("lower").to(last), least.amin(space, keepdim=True))
-            upper = torch.maximum(self.get_buffer("upper").to(last), most.amax(space, keepdim=True))
+            lower, upper = self.limits(last, mask)
             inside = state.clamp(lower, upper)
         if self.kept:
             columns = list(inside.unbind(-1))
@@ -112,6 +109,15 @@ class Guards(nn.Module):
                     columns[i] = _spread(state[..., i], columns[i], *ends, cells)
             inside = torch.stack(columns, -1)
         return inside if mask is None else inside.where(mask, 0.0)
+
+    def limits(
+        self, last: Float[Tensor, "B *space C"], mask: Bool[Tensor, "B *space one"] | None = None
+    ) -> tuple[Float[Tensor, "B *ones C"], Float[Tensor, "B *ones C"]]:
+        """Of each sample and channel after `last`, where they are `limited`."""
+        space = tuple(range(1, last.dim() - 1))
+        least, most = (last, last) if mask is None else (last.where(mask, torch.inf), last.where(mask, -torch.inf))
+        lower = torch.minimum(self.get_buffer("lower").to(last), least.amin(space, keepdim=True))
+        return lower, torch.maximum(self.get_buffer("upper").to(last), most.amax(space, keepdim=True))
 
 
 def _logs_with_mean(

@@ -60,10 +60,10 @@ def universal(
 
 def chosen(tasks: Sequence[str]) -> list[str]:
     """The override that leaves these of the configuration's tasks; none leaves all."""
-    known = read_config(UNIVERSAL, []).values["tasks"]
-    if unknown := [task for task in tasks if task not in known]:
-        raise UserError(f"{UNIVERSAL} has no task {unknown[0]!r}; it has {', '.join(known)}")
-    return [f"tasks={json.dumps({name: known[name] for name in tasks})}"] if tasks else []
+    there = read_config(UNIVERSAL, []).values["tasks"]
+    if unknown := [task for task in tasks if task not in there]:
+        raise UserError(f"{UNIVERSAL} has no task {unknown[0]!r}; it has {', '.join(there)}")
+    return [f"tasks={json.dumps({name: there[name] for name in tasks})}"] if tasks else []
 
 
 def finished(name: str, asked: Sequence[str], out: Path, seed: int = 0, data_seed: int | None = None) -> Result:
@@ -75,14 +75,18 @@ def finished(name: str, asked: Sequence[str], out: Path, seed: int = 0, data_see
     path, data_seed = out / f"{name}.json", seed if data_seed is None else data_seed
     given = [f"seed={seed}", f"data.seed={data_seed}", *asked]
     if path.is_file():
-        known = json.loads(path.read_text())
-        if known["asked"] != given:
+        if json.loads(path.read_text())["asked"] != given:
             raise UserError(f"{path} holds results of other settings; choose another --out, or remove it")
-        return Result(**known["result"])
+        return known(path)
     run(UNIVERSAL, [f"name={name}", f"data.root={data_folder(out, data_seed)}", *given], out, page=False)
     result = Result.of(out / name)
     write_json(path, {"asked": given, "result": result.plain()})
     return result
+
+
+def known(path: Path) -> Result:
+    """That of a finished run, from its small file."""
+    return Result(**json.loads(path.read_text())["result"])
 
 
 def data_folder(out: Path, seed: int) -> Path:

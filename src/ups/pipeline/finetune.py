@@ -123,6 +123,7 @@ def finetune(
     runs: str | Path = "runs",
     overrides: Sequence[str] = (),
     command: str | None = None,
+    page: bool = True,
 ) -> Finetuned:
     """Adapt the model of a run to the system in some files: train, evaluate and report, as a new run that goes on where
     an interrupted one stopped.
@@ -131,7 +132,7 @@ def finetune(
     configuration). `mode`: train everything; or keep what tasks share as it is and train gates, rows, positions and
     the modulation ("experts"), with low-rank additions to the shared matrices ("adapters"). `like`: the known task to
     begin as, instead of the most alike. `curve`: numbers of trajectories at which fine-tuning is compared with training
-    from nothing, in the same time each.
+    from nothing, in the same time each. Without its `page` no report is written.
     """
     refuse_launchers()
     if mode not in get_args(Mode):
@@ -170,13 +171,14 @@ def finetune(
     for note in notes:
         print(f"note: {note}")
     by = command or shlex.join(["ups", "finetune", str(run), *(word for file in files for word in ("--data", file))])
-    found = {count: finish(config, directory / "curve", by) for count, config in points.items()}
-    metrics = finish(chosen, runs, by)
+    found = {count: finish(config, directory / "curve", by, page=page) for count, config in points.items()}
+    metrics = finish(chosen, runs, by, page=page)
     if not found:
         return Finetuned(directory, system, metrics, notes)
     measured = learning_curve(system, mode, {**found, len(source.train): metrics})
     write_curve(directory, measured)
-    report(directory)
+    if page:
+        report(directory)
     return Finetuned(directory, system, metrics, notes, measured)
 
 
