@@ -73,6 +73,18 @@ def test_odd_data_and_a_budget_of_a_second_give_finite_numbers(tmp_path: Path) -
     assert not bool(sim.rollout(odd["half"][0, 0], steps=8, task="half").values[..., 1].any())
 
 
+def test_test_data_far_beyond_the_training_data_are_said_at_the_end_and_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = waves(30)
+    values[[0, 2]] *= torch.tensor([1e12, 1e3]).view(2, 1, 1, 1)  # of the three that are tested on
+    tasks = {"odd": file(tmp_path, "odd", values), "even": file(tmp_path, "even", waves(30, 1))}
+    folder = run(tmp_path, tasks, steps=2)
+    (note,) = json.loads((folder / "metrics.json").read_text())["notes"]
+    assert "trajectory 0 of odd has u = -" in note and "as have 1 more" in note and "e+11 to " in note
+    assert f"note: {note}" in capsys.readouterr().out and note in (folder / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
