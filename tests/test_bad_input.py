@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import yaml
 
 import ups
 from ups import pipeline
+from ups.data.agreement import check_fields
 from ups.data.formats.layouts import named_layout
+from ups.data.generate.make import equation_header
+from ups.equations import Compressible1D
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid, Header
 
@@ -85,12 +89,19 @@ def test_test_data_far_beyond_the_training_data_are_said_at_the_end_and_in_the_r
     assert f"note: {note}" in capsys.readouterr().out and note in (folder / "report.html").read_text()
 
 
+def test_a_channel_that_the_data_lack_is_named() -> None:
+    flow = Compressible1D(points=32, frames=5)
+    lacking = replace(equation_header(flow), channels=("density", "Vx"))
+    with pytest.raises(UserError, match=r"task 'compressible_1d' \('density', 'pressure', 'Vx'\); pressure is missing"):
+        check_fields("tube", flow.task(), lacking)
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
         (waves(2), "2 trajectories are too few to split; make at least 3"),
         (waves(20)[:, :1], "task 'odd' is transient, but its data have 1 frame"),
-        (torch.ones(20, 9, 32, 1), "validation trajectory 0 is the same as train trajectory 0"),
+        (torch.ones(20, 9, 32, 1), "all trajectories of validation and train data are equal; give trajectories that"),
         (waves(20)[:, :1].expand(-1, 9, -1, -1), "no channel changes from one frame to the next in the training data"),
         (waves(20)[:, :1] + 1e-7 * waves(20), r"no channel changes by more than \S+e-0[78] of its size from one frame"),
     ],
