@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import yaml
 
 import ups
 from ups import pipeline
+from ups.data.agreement import check_fields
 from ups.data.formats.layouts import named_layout
+from ups.data.generate.make import equation_header
+from ups.equations import Compressible1D
 from ups.errors import UserError
 from ups.fields import Batch, Boundary, Grid, Header
 
@@ -73,12 +77,31 @@ def test_odd_data_and_a_budget_of_a_second_give_finite_numbers(tmp_path: Path) -
     assert not bool(sim.rollout(odd["half"][0, 0], steps=8, task="half").values[..., 1].any())
 
 
+def test_test_data_far_beyond_the_training_data_are_said_at_the_end_and_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = waves(30)
+    values[[0, 2]] *= torch.tensor([1e12, 1e3]).view(2, 1, 1, 1)  # of the three that are tested on
+    tasks = {"odd": file(tmp_path, "odd", values), "even": file(tmp_path, "even", waves(30, 1))}
+    folder = run(tmp_path, tasks, steps=2)
+    (note,) = json.loads((folder / "metrics.json").read_text())["notes"]
+    assert "trajectory 0 of odd has u = -" in note and "as have 1 more" in note and "e+11 to " in note
+    assert f"note: {note}" in capsys.readouterr().out and note in (folder / "report.html").read_text()
+
+
+def test_a_channel_that_the_data_lack_is_named() -> None:
+    flow = Compressible1D(points=32, frames=5)
+    lacking = replace(equation_header(flow), channels=("density", "Vx"))
+    with pytest.raises(UserError, match=r"task 'compressible_1d' \('density', 'pressure', 'Vx'\); pressure is missing"):
+        check_fields("tube", flow.task(), lacking)
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
         (waves(2), "2 trajectories are too few to split; make at least 3"),
         (waves(20)[:, :1], "task 'odd' is transient, but its data have 1 frame"),
-        (torch.ones(20, 9, 32, 1), "validation trajectory 0 is the same as train trajectory 0"),
+        (torch.ones(20, 9, 32, 1), "all trajectories of validation and train data are equal; give trajectories that"),
         (waves(20)[:, :1].expand(-1, 9, -1, -1), "no channel changes from one frame to the next in the training data"),
         (waves(20)[:, :1] + 1e-7 * waves(20), r"no channel changes by more than \S+e-0[78] of its size from one frame"),
     ],

@@ -295,7 +295,7 @@ def test_a_file_with_fewer_channels_than_its_task_is_refused_in_a_sentence(paren
     with h5py.File(path, "w") as file:
         for name in ("density", "pressure"):
             file[name] = torch.ones(4, 5, 16).numpy()
-    with pytest.raises(UserError, match="holds density, pressure in none of the published layouts"):
+    with pytest.raises(UserError, match="holds density, pressure, but not Vx, which compressible_1d has too; add it"):
         ups.finetune(parent, path, runs=tmp_path / "runs", overrides=QUICK)
     flow = made(tmp_path, Advection(points=32, frames=5), 10, seed=0)
     defined = {"name": "flow", "dimension": 1, "channels": ["h", "v"], "boundary": "periodic"}

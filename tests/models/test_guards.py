@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 from small import Solved
 from torch import Tensor, nn
 
+from ups.data.prepare.normalise import MARGIN, Normaliser
 from ups.data.prepare.statistics import Statistics, statistics
-from ups.equations import Burgers, Compressible1D
+from ups.equations import Burgers, Compressible1D, DiffusionSorption
 from ups.fields import Boundary, Grid, Invariant, TaskSpec
-from ups.models.propagator import MARGIN, Guards, Propagator
+from ups.models.propagator import Guards, Propagator
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.rollout.operator import OperatorPredictor
 from ups.rollout.unroll import unroll
@@ -46,7 +48,7 @@ def diverging(gain: float, guarded: bool, keeps: bool = True) -> Propagator:
     trained = learned()
     normaliser, name = trained.normaliser, trained.spec.name
     units = {name: normaliser.units()} if keeps else None
-    ends = normaliser.ranges()
+    ends = normaliser.limits()
     assert ends is not None
     scales = {name: normaliser.step_scales()}
     return Propagator(Growing(gain), [GAS], scales, units, {name: ends} if guarded else None).eval()
@@ -88,7 +90,7 @@ def test_a_diverging_network_stays_in_the_trained_range_and_leaves_the_numbers_w
 def test_conserved_means_hold_to_round_off_also_where_values_are_cut_off(gain: float) -> None:
     trained = learned()
     both = replace(GAS, invariants=(Invariant("density"), Invariant("Vx")))
-    ends = trained.normaliser.ranges()
+    ends = trained.normaliser.limits()
     guards = Guards(both, trained.normaliser.units(), ends).eval()
     last = trained.normaliser.normalise(DATA.batch.values[:, 0].double())
     torch.manual_seed(0)
@@ -105,9 +107,31 @@ def test_conserved_means_hold_to_round_off_also_where_values_are_cut_off(gain: f
     assert float((last - lower).min()) < 1e-6  # something was cut off
 
 
+@pytest.mark.parametrize("transform", ["identity", "standardised"])
+@pytest.mark.parametrize("gain", [0.5, 50.0])
+def test_what_was_never_negative_in_training_never_is_and_its_conserved_mean_holds(
+    transform: Literal["identity", "standardised"], gain: float
+) -> None:
+    equation = DiffusionSorption(points=32, frames=6, duration=100.0)
+    data = Solved(equation, 3)
+    assert 0 <= float(data.batch.values.min()) < 0.1 * float(data.batch.values.max())
+    channels = tuple(replace(channel, transform=transform) for channel in equation.task().channels)
+    task = replace(equation.task(), channels=channels, invariants=(Invariant("u"),))
+    normaliser = Normaliser(task, statistics(data, task))
+    guards = Guards(task, normaliser.units(), normaliser.limits()).eval()
+    states = [normaliser.normalise(data.batch.values[:, -1].double())]
+    torch.manual_seed(0)
+    for _ in range(100):
+        change = gain * torch.randn_like(states[-1])
+        states.append(guards(states[-1] + change - change.mean(1, keepdim=True), states[-1]))
+    values = normaliser.physical(torch.stack(states))
+    assert float(values.min()) >= (0.0 if transform == "identity" else -1e-15) and float(values.min()) < 1e-12
+    assert torch.allclose(values[1:].mean(2), values[:1].mean(2).expand(100, -1, -1), rtol=1e-12, atol=0)
+
+
 def test_inside_the_trained_range_guards_change_no_digit() -> None:
     trained = learned()
-    units, ends = trained.normaliser.units(), trained.normaliser.ranges()
+    units, ends = trained.normaliser.units(), trained.normaliser.limits()
     first, second = trained.normaliser.normalise(DATA.batch.values[:, :2].double()).unbind(1)
     assert torch.equal(Guards(GAS, None, ends).eval()(second, first), second)
     without_range = Guards(GAS, units)(second, first)
@@ -117,7 +141,7 @@ def test_inside_the_trained_range_guards_change_no_digit() -> None:
 
 def test_a_start_outside_the_trained_range_is_kept_and_not_exceeded() -> None:
     trained = learned()
-    units, ends = trained.normaliser.units(), trained.normaliser.ranges()
+    units, ends = trained.normaliser.units(), trained.normaliser.limits()
     guards = Guards(replace(GAS, invariants=()), units, ends).eval()
     far = 3 * trained.normaliser.normalise(DATA.batch.values[:, 0].double())
     assert torch.equal(guards(far, far), far)
@@ -137,7 +161,7 @@ def test_a_prescribed_wall_keeps_its_value_where_the_rest_is_cut_off() -> None:
     change = 100 * torch.randn(2, 16, 3, dtype=torch.float64)
     change[:, 0] = 0.0
     state = guards(last + change, last)
-    assert torch.equal(state[:, 0], last[:, 0]) and float(state.abs().max()) == 1 + 2 * MARGIN
+    assert torch.equal(state[:, 0], last[:, 0]) and float(state.abs().max()) == 1
 
 
 @pytest.mark.parametrize("architecture", ["spectral", "fno", "unet"])
@@ -183,7 +207,7 @@ def test_a_model_saved_without_ranges_is_read_and_runs_unguarded() -> None:
     for scale in described["statistics"]["channels"].values():
         del scale["range"]
     old = TrainedTask.from_dict(described)
-    assert old.normaliser.ranges() is None
+    assert old.normaliser.ranges() is None and old.normaliser.limits() is None
     assert Statistics.from_dict(old.statistics.to_dict()) == old.statistics
     assert store_key(DATA, old.normaliser) == store_key(DATA, learned().normaliser)  # stores stay as they are
     model = ModelSpec("spectral", {"width": 8, "depth": 1}, (old,)).build(0)
@@ -193,7 +217,7 @@ def test_a_model_saved_without_ranges_is_read_and_runs_unguarded() -> None:
 
 def test_nothing_is_cut_off_in_training_where_it_would_have_no_gradient() -> None:
     trained = learned()
-    guards = Guards(replace(GAS, invariants=()), trained.normaliser.units(), trained.normaliser.ranges())
+    guards = Guards(replace(GAS, invariants=()), trained.normaliser.units(), trained.normaliser.limits())
     last = trained.normaliser.normalise(DATA.batch.values[:, 0].double())
     assert torch.equal(guards.train()(last + 100, last), last + 100)
     assert not torch.equal(guards.eval()(last + 100, last), last + 100)
@@ -201,7 +225,7 @@ def test_nothing_is_cut_off_in_training_where_it_would_have_no_gradient() -> Non
 
 def test_a_sample_is_guarded_as_if_it_were_alone() -> None:
     trained = learned()
-    guards = Guards(GAS, trained.normaliser.units(), trained.normaliser.ranges()).eval()
+    guards = Guards(GAS, trained.normaliser.units(), trained.normaliser.limits()).eval()
     last = trained.normaliser.normalise(DATA.batch.values[:, 0])
     wild = last.clone()
     wild[0] *= 100

@@ -78,7 +78,9 @@ def check_fields(name: str, spec: TaskSpec, header: Header) -> None:
             f"{name}: the data have {header.grid.dimension} dimensions, task {spec.name!r} {spec.dimension}"
         )
     if header.channels != spec.channel_names:
-        raise UserError(f"{name}: the data have channels {header.channels}, task {spec.name!r} {spec.channel_names}")
+        told = f"{name}: the data have channels {header.channels}, task {spec.name!r} {spec.channel_names}"
+        missing = [channel for channel in spec.channel_names if channel not in header.channels]
+        raise UserError(f"{told}; {', '.join(missing)} is missing" if missing else told)
     for parameter in spec.parameters:
         if parameter not in header.parameters:
             raise UserError(f"{name}: the data do not say the parameter {parameter!r} of task {spec.name!r}")

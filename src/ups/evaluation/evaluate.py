@@ -25,6 +25,7 @@ from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.evaluation.cheap import cheap_ensembles
 from ups.evaluation.ensembles import EnsembleTest, Scored, entries_of
+from ups.evaluation.far import extremes, far_beyond
 from ups.evaluation.labels import PERSISTENCE
 from ups.evaluation.numbers import Numbers, spectrum
 from ups.evaluation.scores import mean_entry, score
@@ -53,24 +54,26 @@ VALIDATION = 16
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """One view of one task: its part of `metrics.json`, the nRMSE of every test trajectory by kind of prediction and
-    predictor, the solver beside it, and arrays to draw.
+    predictor, the solver beside it, arrays to draw, and sentences on data that are unlike the training data.
     """
 
     metrics: dict[str, Any]
     errors: dict[str, dict[str, list[float | None]]]
     solver: dict[str, Any] | None
     arrays: dict[str, np.ndarray]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
     """What is kept of some trajectories: numbers by kind of prediction and predictor, how far two half steps end from a
-    whole one by predictor, the last true frame's spectrum, and ensembles by predictor.
+    whole one by predictor, the last true frame's spectrum and the extremes of all, and ensembles by predictor.
     """
 
     numbers: dict[str, dict[str, Numbers]]
     apart: dict[str, Float[Tensor, " N"]]
     spectrum: Float[Tensor, "N K"]
+    ends: Float[Tensor, "N two C"]
     ensembles: dict[str, Scored]
 
 
@@ -137,7 +140,8 @@ def evaluate(
         ensembles = {
             who: parts.judged(who, each, None if each.chance else hardest(who, truth)) for who, each in sampled.items()
         }
-        return Piece(numbers, apart, spectrum(truth.values, truth.mask), ensembles)
+        spectra, ends = spectrum(truth.values, truth.mask), extremes(truth.values, truth.mask)
+        return Piece(numbers, apart, spectra, ends, ensembles)
 
     chosen = torch.linspace(0, len(test) - 1, min(pictures, len(test))).round().long().tolist()
     sampled: dict[str, Predictor] = {}
@@ -170,7 +174,8 @@ def evaluate(
     arrays |= _curves(test, whole["one_step" if steady else "rollout"], given)
     arrays["spectrum_truth"] = torch.cat([part.spectrum for part in pieces]).mean(0).numpy()
     arrays |= {f"{name}_{who}": array for who, own in ensembles.items() for name, array in own.arrays().items()}
-    return Evaluation(metrics, errors, solver, arrays)
+    notes = far_beyond(learned, view, torch.cat([part.ends for part in pieces]))
+    return Evaluation(metrics, errors, solver, arrays, tuple(notes))
 
 
 def _shared(

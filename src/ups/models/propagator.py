@@ -23,9 +23,6 @@ from ups.fields import Grid, TaskSpec
 from ups.models.given import cell_mean, inside
 from ups.models.network import Layered
 
-MARGIN = 0.1
-"""So far beyond the trained range, in its own length, may a rollout go."""
-
 
 class Scales(nn.Module):
     """What the changes of a transient task's fields are measured in."""
@@ -71,21 +68,20 @@ class Guards(nn.Module):
     compiled = True
 
     def __init__(
-        self, task: TaskSpec, units: Float[Tensor, " C"] | None = None, ends: Float[Tensor, "two C"] | None = None
+        self, task: TaskSpec, units: Float[Tensor, " C"] | None = None, limits: Float[Tensor, "two C"] | None = None
     ) -> None:
-        """`units`: those of the channels, if means are to be kept; `ends`: smallest and largest trained values."""
+        """`units`: those of the channels, if means are to be kept; `limits`: smallest and largest values allowed."""
         super().__init__()
         invariant = {invariant.channel for invariant in task.invariants} if units is not None else set()
         self.logs = [channel.transform == "log" for channel in task.channels]
         self.kept = [
-            i for i, c in enumerate(task.channels) if c.name in invariant and (self.logs[i] or ends is not None)
+            i for i, c in enumerate(task.channels) if c.name in invariant and (self.logs[i] or limits is not None)
         ]
         self.units = [] if units is None else units.tolist()
-        self.limited = ends is not None
-        if ends is not None:
-            margin = MARGIN * (ends[1] - ends[0])
-            self.register_buffer("lower", ends[0] - margin, persistent=False)
-            self.register_buffer("upper", ends[1] + margin, persistent=False)
+        self.limited = limits is not None
+        if limits is not None:
+            self.register_buffer("lower", limits[0], persistent=False)
+            self.register_buffer("upper", limits[1], persistent=False)
 
     def forward(
         self,
@@ -169,12 +165,12 @@ class Propagator(nn.Module):
         tasks: Sequence[TaskSpec],
         step_scales: Mapping[str, tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]],
         units: Mapping[str, Float[Tensor, " C"]] | None = None,
-        ranges: Mapping[str, Float[Tensor, "two C"]] | None = None,
+        limits: Mapping[str, Float[Tensor, "two C"]] | None = None,
     ) -> None:
         """`step_scales[task]` = lead times Δ_j and the rms of normalised change over them, per channel.
 
         `units[task]`: those of the normalised channels (`Normaliser.units`), where conserved means are to be kept.
-        `ranges[task]`: their smallest and largest values in training (`Normaliser.ranges`), where these are known.
+        `limits[task]`: the smallest and largest values allowed (`Normaliser.limits`), where these are known.
         """
         super().__init__()
         self.network = network
@@ -182,7 +178,7 @@ class Propagator(nn.Module):
         for task in tasks:
             if not task.steady:
                 self.add_module(f"scales_{task.name}", Scales(*step_scales[task.name]))
-                guards = Guards(task, (units or {}).get(task.name), (ranges or {}).get(task.name))
+                guards = Guards(task, (units or {}).get(task.name), (limits or {}).get(task.name))
                 self.add_module(f"guards_{task.name}", guards)
 
     def layers(self) -> list[nn.Module]:

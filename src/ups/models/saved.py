@@ -126,8 +126,8 @@ class ModelSpec:
         scales: dict[str, tuple[Float[Tensor, " S"], Float[Tensor, "S C"]]] = {
             t.spec.name: t.normaliser.step_scales() for t in moving
         }
-        ranges = {t.spec.name: ends for t in moving if (ends := t.normaliser.ranges()) is not None}
-        return Propagator(network, [t.spec for t in self.tasks], scales, units, ranges)
+        limits = {t.spec.name: ends for t in moving if (ends := t.normaliser.limits()) is not None}
+        return Propagator(network, [t.spec for t in self.tasks], scales, units, limits)
 
 
 def description(

@@ -4,11 +4,13 @@ by its own statistics.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from ups.fields import Dataset, TaskSpec
 from ups.metrics.layout import mean
 from ups.models.saved import TrainedTask
+from ups.training.data import parameter_ranges
 
 FAR = 10.0
 """A number so many times beyond those of training, or below them, is worth a sentence."""
@@ -33,30 +35,32 @@ def unfamiliar(known: Sequence[TrainedTask], spec: TaskSpec, data: Dataset) -> I
     if (range_ := _beyond(header.grid.lengths, lengths)) is not None:
         longest = max(header.grid.lengths)
         yield f"the domain is {longest:g} long, where the model was trained on {range_}; are these other units?"
-    for name in spec.parameters:
+    for name, ends in parameter_ranges(data, spec.parameters).items():
         seen = [end for task in known for end in task.ranges.get(name, ())]
-        value = header.parameters.get(name)
-        if value is not None and seen and (range_ := _beyond([value], seen)) is not None:
-            yield f"{name} is {value:g}, where the model was trained on {range_}; are these other units?"
+        if (range_ := _beyond(ends, seen)) is not None:
+            yield f"{name} is {_span(*ends)}, where the model was trained on {range_}; are these other units?"
     yield from _magnitudes(known, spec, data)
 
 
 def _magnitudes(known: Sequence[TrainedTask], spec: TaskSpec, data: Dataset) -> Iterator[str]:
-    batch = data.read(range(min(LOOKED_AT, len(data))), slice(0, None, max(1, len(data.times) // LOOKED_AT)))
-    values = batch.values.double().square()
-    sizes = mean(values, tuple(range(values.dim() - 1)), batch.mask).sqrt().tolist()
+    batch = data.read(range(min(LOOKED_AT, len(data))), slice(None, None, max(1, len(data.times) // LOOKED_AT)))
     for place, channel in enumerate(spec.channels):
-        alike = [
-            task.statistics.channels[channel.name].rms
-            for task in known
-            if channel in task.spec.channels and channel.transform == "identity"
-        ]
-        rms = sizes[place]
-        if alike and rms > 0 and (range_ := _beyond([rms], alike, OTHER_UNITS)) is not None:
+        alike = [task for task in known if channel.name in task.spec.channel_names]
+        values, log = batch.values[..., place : place + 1].double(), channel.transform == "log"
+        measured = mean(values.log() if log else values.square(), tuple(range(values.dim() - 1)), batch.mask)
+        size = float(measured.exp() if log else measured.sqrt())
+        if size > 0 and (range_ := _beyond([size], [_size(task, channel.name) for task in alike], OTHER_UNITS)):
             yield (
-                f"{channel.name} has an rms of {rms:.3g}, where the model was trained on {range_}: it is scaled by its "
-                "own, so other units do no harm as long as all files have the same"
+                f"{channel.name} has {'a geometric mean' if log else 'an rms'} of {size:.3g}, where the model was "
+                f"trained on {range_}: it is scaled by its own, so other units do no harm as long as all files have "
+                "the same"
             )
+
+
+def _size(task: TrainedTask, channel: str) -> float:
+    """Of a channel learned in logarithms the geometric mean."""
+    scale, transform = task.statistics.channels[channel], task.spec.channels[task.spec.channel_names.index(channel)]
+    return math.exp(scale.mean) if transform.transform == "log" else scale.rms
 
 
 def _beyond(values: Iterable[float], known: Iterable[float], factor: float = FAR) -> str | None:
@@ -67,4 +71,8 @@ def _beyond(values: Iterable[float], known: Iterable[float], factor: float = FAR
     low, high = min(sizes), max(sizes)
     if all(low / factor <= abs(value) <= high * factor for value in values if value):
         return None
+    return _span(low, high)
+
+
+def _span(low: float, high: float) -> str:
     return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"

@@ -118,6 +118,7 @@ def judge(
         name: {view: reconstruction(stage.model, learned[task], sources[task], view) for task, view in own}
         for name, stage in codecs.items()
     }
+    notes = [note for evaluation in found.values() for note in evaluation.notes]
     solver = {view: e.solver for view, e in found.items() if e.solver}
     details = {
         "command": command,
@@ -130,6 +131,7 @@ def judge(
         },
         "solver": solver,
         "notes": [
+            *notes,
             *(verdict.says for verdict in verdicts),
             *_notes(done, trained, device_seconds(config, trained)),
             *_floor_notes(floors),
@@ -154,6 +156,7 @@ def judge(
         "training": trained,
         "solver": solver,
         **({"reconstruction": floors} if floors else {}),
+        **({"notes": notes} if notes else {}),
         **({"gates": [asdict(verdict) for verdict in verdicts]} if verdicts else {}),
         "tasks": scores,
     }

@@ -216,7 +216,9 @@ def listed(words: Sequence[str]) -> str:
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> str:
-    """One line a task and view: the error of every predictor, and the model's over each of its rivals'."""
+    """One line a task and view: the error of every predictor, and the model's over each of its rivals'; then what is to
+    be known of the test data.
+    """
     legend = Legend.read(metrics)
     own = legend.title(legend.model)
     titles = [legend.title(name) for name in legend.names]
@@ -230,12 +232,13 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
             shown = view.replace("_", " ") + ("" if metric == SUMMARY[0] else f", {METRIC_NAMES[metric]}")
             rows.append((task, shown, *numbers, *ratios))
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
+    lines = [
         "  ".join(
             c.ljust(w) if n < 2 else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
-    )
+    ]
+    return "\n".join([*lines, *(f"note: {note}" for note in metrics.get("notes", []))])
 
 
 def _decimals(value: float | None) -> str:

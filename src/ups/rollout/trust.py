@@ -52,7 +52,8 @@ class Departures:
         return self._learned.normaliser.physical(self._ends + torch.stack([-margin, margin]))
 
     def notes(self) -> list[str]:
-        """Each channel's at its first step."""
+        """Each channel's at its first step; a steady task has none."""
+        steady = self._learned.spec.steady
         task, names = self._learned.spec.name, self._learned.spec.channel_names
         least, most, finite = torch.stack(self._seen).double().cpu().unbind(1)  # (S, C) each
         notes = []
@@ -63,17 +64,18 @@ class Departures:
                 if bool(outside.any()):
                     step = int(outside.int().argmax())
                     seen = torch.stack([least[step, channel], most[step, channel]])
+                    at, what = ("", "the solution") if steady else (f"step {step}: ", "what follows")
                     notes.append(
-                        f"step {step}: {name} = {span(seen)} is outside the range that task {task!r} was trained on "
-                        f"({trained[channel][0]:.4g} to {trained[channel][1]:.4g}); do not trust what follows"
+                        f"{at}{name} = {span(seen)} is outside the range that task {task!r} was trained on "
+                        f"({trained[channel][0]:.4g} to {trained[channel][1]:.4g}); do not trust {what}"
                     )
         for channel, name in enumerate(names):
             broken = finite[:, channel] == 0
             if bool(broken.any()):
-                notes.append(
-                    f"step {int(broken.int().argmax())}: {name} of task {task!r} has NaN or infinite values; start "
-                    "nearer to trained data"
-                )
+                at, mend = f"step {int(broken.int().argmax())}: ", "start nearer to trained data"
+                if steady:
+                    at, mend = "", "give conditions nearer to trained data"
+                notes.append(f"{at}{name} of task {task!r} has NaN or infinite values; {mend}")
         return notes
 
 

@@ -82,7 +82,7 @@ def prepare(
             spec=spec,
             grid=source.train.grid,
             statistics=scales,
-            ranges=_ranges(source.train, spec.parameters, read),
+            ranges=parameter_ranges(source.train, spec.parameters, read),
             leads=lead_times(spec, source.train.header, fitting),
         )
         return [learned.to_dict(), store_key(source.train, learned.normaliser, dtype, read)]
@@ -151,7 +151,9 @@ def lead_times(spec: TaskSpec, header: Header, strides: Sequence[int]) -> tuple[
     return min(float(step.min()) for step in steps), max(float(step.max()) for step in steps)
 
 
-def _ranges(dataset: Dataset, names: Sequence[str], tick: Tick) -> dict[str, tuple[float, float]]:
+def parameter_ranges(
+    dataset: Dataset, names: Sequence[str], tick: Tick | None = None
+) -> dict[str, tuple[float, float]]:
     """The smallest and largest value of each parameter."""
     found: dict[str, tuple[float, float]] = {name: (math.inf, -math.inf) for name in names}
     for batch in batches(dataset, 1, tick) if names else ():

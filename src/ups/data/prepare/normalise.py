@@ -15,6 +15,9 @@ from ups.data.prepare.statistics import Statistics
 from ups.errors import UserError
 from ups.fields import Batch, TaskSpec
 
+MARGIN = 0.1
+"""So far beyond the trained range, in its own length, may a rollout go."""
+
 
 @dataclass(frozen=True)
 class Normaliser:
@@ -50,6 +53,16 @@ class Normaliser:
         ends = torch.tensor([span for span in found if span], dtype=torch.float64).T
         offset, scale = self._columns(ends)
         return (ends - offset) / scale
+
+    def limits(self) -> Float[Tensor, "two C"] | None:
+        """The same with a margin, within which rollouts are kept; what has no negative value in training gets none."""
+        if (ends := self.ranges()) is None:
+            return None
+        margin = MARGIN * (ends[1] - ends[0])
+        logs = torch.tensor([channel.transform == "log" for channel in self.spec.channels])
+        zero = (-self.offsets() / self.units()).where(~logs, -torch.inf)
+        lower = torch.where(ends[0] >= zero, torch.maximum(ends[0] - margin, zero), ends[0] - margin)
+        return torch.stack([lower, ends[1] + margin])
 
     def _logarithmic(self, like: Tensor) -> Tensor | None:
         """Which channels are; None where none is, known without asking the device."""

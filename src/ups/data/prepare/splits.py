@@ -97,6 +97,11 @@ def _check_apart(task: str, *named: tuple[str, list[dict[str, bytes]]]) -> None:
     seen: dict[tuple[bytes, ...], int] = {}
     for index, start in enumerate(second):
         seen.setdefault(tuple(start[name] for name in shared), index)
+    if len(seen) == 1 < len(second) and all(tuple(start[name] for name in shared) in seen for start in first):
+        raise UserError(
+            f"{task}: all trajectories of {one} and {other} data are equal; give trajectories that differ in their "
+            "starts or conditions"
+        )
     for index, start in enumerate(first):
         same = seen.get(tuple(start[name] for name in shared))
         if same is not None:

@@ -70,7 +70,7 @@
         const [low, high] = info.spans[name], [least, most] = UPS.range(UPS.channel(fields, c, points)), room = 0.05 * (high - low);
         if (told.has(name) || (least >= low - room && most <= high + room)) return;
         told.add(name);
-        notes.push(`${name} = ${UPS.say(least)} to ${UPS.say(most)} is outside the range that task '${task}' was trained on (${UPS.say(low)} to ${UPS.say(high)}); do not trust what follows`);
+        notes.push(`${name} = ${UPS.say(least)} to ${UPS.say(most)} is outside the range that task '${task}' was trained on (${UPS.say(low)} to ${UPS.say(high)}); do not trust ${info.steady ? "the solution" : "what follows"}`);
       });
       return notes.splice(0);
     };

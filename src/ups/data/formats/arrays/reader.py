@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ups.data.formats.arrays.meaning import Told, Understood
 from ups.data.formats.arrays.understood import ordered, understood
 from ups.data.formats.reading import batch_from, checked_rows, inside, named
 from ups.data.tasks import task as registered_task
+from ups.data.tasks import tasks
 from ups.errors import UserError
 from ups.fields import Batch, Dataset, Header, TaskSpec
 
@@ -143,10 +144,21 @@ def open_arrays(path: str | Path, task: str | TaskSpec | None = None, **told: An
     found = understood(contents, Told(**told), name or contents.stem)
     if not found.timed:
         held = ", ".join(contents.arrays)
+        known = [each for each in tasks() if task is None or each.name == name] if spec is None else [spec]
+        if lacking := _lacking(contents.arrays, known):
+            raise UserError(f"{path} holds {held}, but not {lacking}; add it, or give dt (--dt) of another system")
         raise UserError(
             f"{path} holds {held} in none of the published layouts, and does not say its times; give dt (--dt)"
         )
     return Arrays(found, contents.source)
+
+
+def _lacking(held: Collection[str], specs: Iterable[TaskSpec]) -> str:
+    """What a file that has some of a task's channels lacks to have all; empty where it has all of one, or none."""
+    partly = [spec for spec in specs if set(spec.channel_names) & set(held)]
+    fewest = min(partly, key=lambda spec: len(set(spec.channel_names) - set(held)), default=None)
+    missing = [name for name in fewest.channel_names if name not in held] if fewest else []
+    return f"{', '.join(missing)}, which {fewest.name} has too" if fewest and missing else ""
 
 
 def _described(contents: Contents, header: Header) -> Understood:
