@@ -121,17 +121,83 @@ def test_a_number_of_members_that_makes_no_sense_is_refused(whole: Path, members
         ups.load(whole).rollout(u0(), steps=1, members=members)
 
 
-def test_what_is_finished_is_skipped_and_a_stage_is_trained_again_alone(copied: Path) -> None:
+def test_what_is_finished_is_skipped(copied: Path) -> None:
     before = written(copied)
     train_again(copied)
     assert written(copied) == before
-    kept = weights_of(copied, "distilled")
-    shutil.rmtree(copied / "stages" / "distilled")
-    train_again(copied)
-    after = written(copied)
-    assert {path for path in before if "distilled" not in path} <= {p for p in after if after[p] == before.get(p)}
-    again = weights_of(copied, "distilled")
+
+
+def state_of(directory: Path) -> str:
+    return json.loads((directory / "metrics.json").read_text())["state"]
+
+
+def test_a_stage_is_trained_again_alone_and_what_stands_on_it_by_the_next_run(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, kept = written(copied), weights_of(copied, "corrector")
+    trained: list[str] = []
+    step = Trainer.step
+
+    def noted(trainer: Trainer) -> Any:
+        trained.append(trainer.stage.name)
+        return step(trainer)
+
+    monkeypatch.setattr(Trainer, "step", noted)
+    pipeline.run("generative", GENERATIVE, copied.parent, stage="corrector")
+    assert set(trained) == {"corrector"} and len(trained) == 10 and state_of(copied) == "evaluated"
+    again = weights_of(copied, "corrector")
     assert all(torch.equal(kept[name], again[name]) for name in kept)
+    assert sorted(path.name for path in (copied / "before").iterdir()) == ["distilled"]
+    with pytest.raises(UserError, match="no trained model"):
+        ups.load(copied)
+    trained.clear()
+    pipeline.run("generative", GENERATIVE, copied.parent)
+    assert set(trained) == {"distilled"} and state_of(copied) == "finished"
+    ups.load(copied)
+    after = written(copied)
+    same = {path for path in before if path.split("stages/")[1].startswith(("operator", "codec"))}
+    assert same and all(after[path] == before[path] for path in same) and not list((copied / "before").iterdir())
+    trained.clear()
+    pipeline.run("generative", GENERATIVE, copied.parent)
+    assert not trained
+
+
+def test_a_stage_that_is_being_trained_again_goes_on_or_gives_way_to_what_was(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, step = weights_of(copied, "corrector"), Trainer.step
+
+    def interrupted(trainer: Trainer) -> Any:
+        if trainer.state.step == 6:
+            signal.raise_signal(signal.SIGINT)
+        return step(trainer)
+
+    def other(stage: str) -> None:
+        pipeline.train("generative", [*GENERATIVE, "stages.corrector.width=4"], copied.parent, stage=stage)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        with pytest.raises(Stopped, match="step 7 of 10 is saved"):
+            other("corrector")
+    with pytest.raises(UserError, match=r"stands on corrector, which is trained to step 7 of 10; finish that first"):
+        other("distilled")
+    restored_run = shutil.copytree(copied, copied.parent / "other" / "generative")
+    shutil.rmtree(restored_run / "stages" / "corrector")
+    for path in (restored_run / "before").iterdir():
+        path.rename(restored_run / "stages" / path.name)
+    again = weights_of(restored_run, "corrector")
+    assert all(torch.equal(kept[name], again[name]) for name in kept)
+    ups.load(restored_run)
+    other("corrector")
+    assert not torch.equal(next(iter(weights_of(copied, "corrector").values())), next(iter(kept.values())))
+    assert not (copied / "before" / "corrector").exists()
+
+
+def test_a_stage_that_a_run_does_not_have_is_refused_and_nothing_moves(copied: Path) -> None:
+    before = written(copied)
+    with pytest.raises(UserError, match="--stage correctr: the run's stages are operator, codec, corrector, distilled"):
+        pipeline.run("generative", GENERATIVE, copied.parent, stage="correctr")
+    assert written(copied) == before
 
 
 def test_a_stage_that_was_stopped_goes_on_as_if_it_had_not_been(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
