@@ -9,8 +9,9 @@ import re
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from small import GENERATIVE
@@ -18,7 +19,10 @@ from small import GENERATIVE
 import ups
 from ups import pipeline
 from ups.errors import Stopped, UserError
+from ups.models.predictor import State
 from ups.pipeline.config import load_run
+from ups.rollout import question
+from ups.rollout.corrected import CorrectedPredictor
 from ups.training.restore import load_model, restored
 from ups.training.trainer import Trainer
 
@@ -115,7 +119,36 @@ def test_sensors_guide_a_corrector_to_the_error_that_an_operator_alone_cannot_ex
     assert several.values.shape == (3, 1, 32, 1) and float(several.spread.mean()) > 0
 
 
-@pytest.mark.parametrize("members", [0, 10**6, 2.5])
+def test_members_that_are_too_many_for_one_batch_come_in_pieces_with_the_same_values(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = ups.load(whole)
+    together = sim.rollout(u0(2), steps=3, members=5, seed=1).values
+    sizes: list[int] = []
+    sample = CorrectedPredictor.sample
+
+    def noted(self: CorrectedPredictor, state: State, lead: Any, seed: int, members: int) -> State:
+        sizes.append(members)
+        return sample(self, state, lead, seed, members)
+
+    monkeypatch.setattr(CorrectedPredictor, "sample", noted)
+    monkeypatch.setattr(question, "POINTS", 2 * 2 * 32)  # two members of two samples
+    pieces = sim.rollout(u0(2), steps=3, members=5, seed=1).values
+    assert sizes == [2] * 6 + [1] * 3
+    torch.testing.assert_close(pieces, together)
+
+
+def test_members_whose_states_fit_nowhere_are_refused(whole: Path) -> None:
+    with pytest.raises(UserError, match=r"1,000,000 states of 4,096 members need 1,049 GB, and .* ask for fewer"):
+        ups.load(whole).rollout(u0(), steps=10**6, members=4096)
+
+
+def test_a_whole_number_of_any_kind_says_how_many_members_and_steps(whole: Path) -> None:
+    two, three = cast(Any, np.int32(2)), cast(Any, np.int64(3))
+    assert ups.load(whole).rollout(u0()[0], steps=two, members=three).values.shape == (3, 2, 32, 1)
+
+
+@pytest.mark.parametrize("members", [0, 10**6, 2.5, True, np.array([2, 3])])
 def test_a_number_of_members_that_makes_no_sense_is_refused(whole: Path, members: Any) -> None:
     with pytest.raises(UserError, match="members is"):
         ups.load(whole).rollout(u0(), steps=1, members=members)
@@ -254,6 +287,12 @@ def test_what_a_stage_cannot_stand_on_is_refused(whole: Path, tmp_path: Path, ov
             shutil.rmtree(directory / "stages" / stage)
     with pytest.raises(UserError, match=told):
         train_again(directory, *overrides)
+
+
+def test_a_horizon_longer_than_the_trajectories_is_refused_before_data_are_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has 7 frames, too few for 50 steps of 1; shorten .* its horizon"):
+        pipeline.run("generative", [*GENERATIVE, "stages.corrector.horizon=50"], tmp_path)
+    assert not (tmp_path / "generative" / "data").exists()
 
 
 def test_a_run_whose_last_stage_predicts_nothing_is_refused(tmp_path: Path) -> None:

@@ -10,14 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ups.cli.arguments import Config, Gpus, Json, Overrides, Run, Runs
+from ups.cli.arguments import Config, Gpus, Json, Overrides, Run, Runs, Stage
 from ups.errors import UserError
-
-
-Stage = Annotated[
-    str | None,
-    typer.Option("--stage", metavar="NAME", help="Train this stage alone, and again if it is trained to its end."),
-]
 
 
 def run(
@@ -27,7 +21,7 @@ def run(
 
     With --gpus that many supervised ranks train the stages and share the evaluation; all else is done by one process.
     With --stage one stage is trained again, from the best of those it stands on, and all else is kept; what it had
-    waits in RUN/before until the new one is trained. Those that stand on it are trained again by the next plain `ups run`.
+    waits in RUN/before until the new one is trained. Stages that stand on it are trained again by the next `ups run`.
 
     \b
     Example:

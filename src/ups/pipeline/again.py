@@ -1,7 +1,7 @@
 """`--stage NAME`: one stage of a run trained alone, and again if it is trained to its end.
 
 What it had and all that stands on it, which would stand on what is gone, wait in `RUN/before`, each until it is trained
-to its end again: the stage now, the others by the next `ups run`. Moved back into `RUN/stages`, they are the run they were.
+to its end again: the stage now, the others by the next `ups run`. Moved back into `RUN/stages`, they are the old run.
 """
 
 from __future__ import annotations
@@ -73,6 +73,6 @@ def standing_on(config: RunConfig, name: str) -> list[str]:
 def _ended(plan: Plan) -> bool:
     """Whether it is trained as far as it was asked to be."""
     progress, path = progress_of(plan.directory), plan.directory / "stage.json"
-    return (
-        progress is not None and path.is_file() and progress["step"] == json.loads(path.read_text())["training"]["steps"]
-    )
+    if progress is None or not path.is_file():
+        return False
+    return progress["step"] == json.loads(path.read_text())["training"]["steps"]

@@ -147,8 +147,8 @@ def train(
                 print(f"{trained} is trained, in {state['seconds']:.0f} s; checkpoints: {where}")
             if stage is not None:
                 stale = standing_on(config, stage)
-                after = f"trains {', '.join(stale)}, which {'stand' if stale[1:] else 'stands'} on it, and " * bool(stale)
-                print(f"the same command without --stage {after}evaluates the run")
+                others = f"trains what stands on it ({', '.join(stale)}) and " if stale else ""
+                print(f"`ups run` without --stage {others}evaluates it")
 
     ours = os.environ.get("RANK", "0") == "0" and not supervised()  # else it is claimed already, by rank 0 or above us
     with _claimed(directory, config, stage=stage) if ours else nullcontext():

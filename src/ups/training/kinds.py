@@ -65,6 +65,10 @@ def _any_task(name: str, tasks: Iterable[TaskSpec]) -> None:
     """A stage that serves all."""
 
 
+def longest_rollout(settings: Any, training: TrainingConfig) -> int:
+    return max(steps for _, steps in training.rollout)
+
+
 @dataclass(frozen=True)
 class StageKind:
     """`settings(given)` is the model that checks what a configuration gives, which may depend on what it gives;
@@ -72,7 +76,7 @@ class StageKind:
     stages it does, if that is known. `reads`: what it is trained on, if not the fields of the run's tasks. `physics`:
     False where it learns from something else than fields one step after another, or knows no equation, so that
     `training.physics` is refused. `check` refuses tasks that a stage of the name given cannot serve, before any stage
-    is trained.
+    is trained. `steps(settings, training)`: the most that a sample of it holds; trajectories must be longer.
     """
 
     name: str
@@ -83,6 +87,7 @@ class StageKind:
     reads: Reads = _fields
     physics: bool = True
     check: Callable[[str, Iterable[TaskSpec]], None] = _any_task
+    steps: Callable[[Any, TrainingConfig], int] = longest_rollout
 
 
 def _operator(context: StageContext) -> OperatorStage:
@@ -150,6 +155,7 @@ STAGES = Registry[StageKind](
             stands_on=2,
             physics=False,
             check=check_corrector_tasks,
+            steps=lambda settings, training: settings.horizon,
         ),
         "distilled": StageKind("distilled", lambda given: DistilledSettings, _distilled, stands_on=1, physics=False),
         "steady": StageKind(
