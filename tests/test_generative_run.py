@@ -289,6 +289,18 @@ def test_what_a_stage_cannot_stand_on_is_refused(whole: Path, tmp_path: Path, ov
         train_again(directory, *overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [("codec.compression=1e9", "at most 8 times"), ("distilled.steps=3", r"distilled\.steps .*1, 2 or 4")],
+)
+def test_settings_that_no_stage_can_serve_are_refused_before_data_are_made(
+    tmp_path: Path, override: str, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        pipeline.run("generative", [*GENERATIVE, f"stages.{override}"], tmp_path)
+    assert not (tmp_path / "generative" / "data").exists()
+
+
 def test_a_horizon_longer_than_the_trajectories_is_refused_before_data_are_made(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has 7 frames, too few for 50 steps of 1; shorten .* its horizon"):
         pipeline.run("generative", [*GENERATIVE, "stages.corrector.horizon=50"], tmp_path)

@@ -93,7 +93,7 @@ def look_at_inputs(config: RunConfig, directory: Path) -> dict[str, Outline]:
         folder, seed = directory / "data", config.data_seed
         found |= check_inputs(tasks, config.data, folder, seed=seed, unroll=unroll, stride=stride)
     for name, stage in config.each_stage().items():
-        STAGES[stage.kind].check(name, [outline.spec for outline in found.values()])
+        STAGES[stage.kind].check(name, stage, list(found.values()))
     return found
 
 
