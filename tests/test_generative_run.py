@@ -22,6 +22,7 @@ from ups.errors import Stopped, UserError
 from ups.models.predictor import State
 from ups.pipeline.config import load_run
 from ups.rollout import question
+from ups.rollout.chosen import Chosen
 from ups.rollout.corrected import CorrectedPredictor
 from ups.training.restore import load_model, restored
 from ups.training.trainer import Trainer
@@ -78,6 +79,16 @@ def test_the_codecs_floor_is_told_beside_principal_components(whole: Path) -> No
     floor = json.loads((whole / "metrics.json").read_text())["reconstruction"]["codec"][TASK]
     assert floor["of"] == 32 and floor["numbers"] == 4
     assert 0 < floor["nrmse"]["pca"] < 1 and floor["nrmse"]["codec"] > 0 and "spectral_low" in floor
+
+
+def test_how_often_the_equation_tells_the_truth_is_measured_and_asked_before_choosing(whole: Path) -> None:
+    sim = ups.load(whole)
+    assert 0 < sim.truth_first[TASK] <= 1
+    low = Chosen(sim.predictor, {TASK: 0.5})
+    with pytest.raises(UserError, match="in 50% of cases"):
+        ups.Simulator(low).rollout(u0(), steps=2)
+    result = ups.Simulator(Chosen(sim.predictor, {TASK: 0.95}, budget=8)).rollout(u0(), steps=2)
+    assert bool(result.values.isfinite().all())
 
 
 def test_the_report_draws_ensembles(whole: Path) -> None:

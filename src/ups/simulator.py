@@ -84,13 +84,22 @@ class Simulator:
     def __init__(self, predictor: Predictor, run: Path | None = None) -> None:
         self.predictor, self.tasks, self.run = predictor, predictor.tasks, run
 
-    @cached_property
+    @property
     def scores(self) -> Mapping[str, Any]:
         """Of a run that was evaluated: what its metrics.json says of each task on trajectories kept from training,
         such as scores["heat"]["rollout"]["nrmse"]["model"].
         """
+        return self._metrics.get("tasks", {})
+
+    @property
+    def truth_first(self) -> Mapping[str, float]:
+        """Of such a run: how often the equation of each task tells the truth from 7 candidates, for `Chosen`."""
+        return self._metrics.get("truth_first", {})
+
+    @cached_property
+    def _metrics(self) -> Mapping[str, Any]:
         path = None if self.run is None else self.run / "metrics.json"
-        return json.loads(path.read_text())["tasks"] if path is not None and path.is_file() else {}
+        return json.loads(path.read_text()) if path is not None and path.is_file() else {}
 
     def __repr__(self) -> str:
         return "\n".join(f"{what:11}{value}" for what, value in self._said())

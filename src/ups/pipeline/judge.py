@@ -22,6 +22,7 @@ from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.evaluation.cheap import DRESSED, PERTURBED
+from ups.evaluation.choice import choosable
 from ups.evaluation.evaluate import Evaluation, evaluate
 from ups.evaluation.labels import labels
 from ups.evaluation.reconstruction import reconstruction
@@ -118,6 +119,12 @@ def judge(
         name: {view: reconstruction(stage.model, learned[task], sources[task], view) for task, view in own}
         for name, stage in codecs.items()
     }
+    operator = next((name for name, plan in stages.items() if plan.kind == "operator"), model)
+    choice = {
+        task: choosable(predictors[operator], task, sources[task], view, config.seed)
+        for task, view in (reversed(own) if predictors[model].chance else ())  # of several views, the first
+    }
+    firsts = {task: share for task, share in choice.items() if share is not None}
     solver = {view: e.solver for view, e in found.items() if e.solver}
     details = {
         "command": command,
@@ -154,6 +161,7 @@ def judge(
         "training": trained,
         "solver": solver,
         **({"reconstruction": floors} if floors else {}),
+        **({"truth_first": firsts} if firsts else {}),
         **({"gates": [asdict(verdict) for verdict in verdicts]} if verdicts else {}),
         "tasks": scores,
     }
