@@ -22,7 +22,6 @@ computes three times as many steps as the 8 members do.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,8 @@ from torch import Tensor
 from ups import pipeline
 from ups.data.sources import open_source
 from ups.equations import Equation
+from ups.evaluation.choice import CANDIDATES, pieces, scored, truth_first
 from ups.fields import Batch
-from ups.metrics.balance import imbalance
 from ups.models.predictor import Predictor
 from ups.pipeline.config import run_config
 from ups.rollout.chosen import Chosen
@@ -44,7 +43,6 @@ from ups.rollout.members import ensembles
 from ups.rollout.predict import read_all, rollout
 from ups.training.restore import restored
 
-CANDIDATES = 8
 LENGTHS = (1, 4, 8)
 BEAM = 2
 TRAJECTORIES = 40
@@ -96,38 +94,14 @@ def main() -> None:
         equation, test = source.solvers[0][0], source.tests[task]
         for length in LENGTHS:
             batch = pieces(read_all(test, TRAJECTORIES), length)
-            ranked = truth_first(operator, equation, batch, options.seed)
+            first, ratio = truth_first(operator, equation, batch, options.seed)
+            ranked = f"{100 * first:9.1f} % {ratio:10.2f}"
             print(f"{task:20} {length:6}  {ranked}  {chosen(corrector, equation, batch, options.seed)}", flush=True)
     print(f"\nrollouts, error after: {CANDIDATES} members' mean    one   search")
     for task, settings in config.tasks.items():
         source = open_source(task, settings, config.data, run / "data", config.data_seed, lambda *_: None)
         for row in searched(corrector, read_all(source.tests[task], ROLLOUTS), options.seed):
             print(f"{task:20} {row}", flush=True)
-
-
-def pieces(batch: Batch, length: int) -> Batch:
-    """Every trajectory in pieces of one frame to start from and so many after it."""
-    count = (batch.values.shape[1] - 1) // length
-    starts = torch.arange(count) * length
-    frames = starts[:, None] + torch.arange(length + 1)
-    cut = {"values": batch.values[:, frames].flatten(0, 1), "times": batch.times[:, frames].flatten(0, 1)}
-    spread = {name: value.repeat_interleave(count, 0) for name, value in batch.parameters.items()}
-    return replace(batch, **cut, parameters=spread, ids=batch.ids.repeat_interleave(count))
-
-
-def truth_first(operator: Predictor, equation: Equation, batch: Batch, seed: int) -> str:
-    """The truth beside itself plus errors of other trajectories, drawn for each piece."""
-    errors = rollout(operator, batch.task, batch) - batch.values[:, 1:]
-    generator = torch.Generator().manual_seed(seed)
-    truth = scored(equation, batch, batch.values[:, 1:])
-    others = []
-    for _ in range(CANDIDATES - 1):
-        apart = batch.ids[:, None] != batch.ids
-        drawn = torch.multinomial(apart.double(), 1, generator=generator)[:, 0]
-        others.append(scored(equation, batch, batch.values[:, 1:] + errors[drawn]))
-    scores = torch.stack(others)
-    first = (truth < scores).all(0).double().mean()
-    return f"{100 * float(first):9.1f} % {float((truth / scores.mean(0)).mean()):10.2f}"
 
 
 def chosen(corrector: Predictor, equation: Equation, batch: Batch, seed: int) -> str:
@@ -145,7 +119,8 @@ def chosen(corrector: Predictor, equation: Equation, batch: Batch, seed: int) ->
 
 def searched(corrector: CorrectedPredictor, batch: Batch, seed: int) -> list[str]:
     """Rollouts of all frames: of members, and of the beam search, which computes as many members' steps a step."""
-    search = Chosen(corrector, CANDIDATES, BEAM, CANDIDATES * (1 + BEAM), corrector.horizon)
+    every = dict.fromkeys(corrector.tasks, 1.0)  # whatever its equation can tell
+    search = Chosen(corrector, every, CANDIDATES, BEAM, CANDIDATES * (1 + BEAM), corrector.horizon)
     path, truth = rollout(search, batch.task, batch), batch.values[:, 1:]
     parts = [found for _, found in ensembles(corrector, batch.task, batch, 1, CANDIDATES, seed)]
     members = torch.cat(parts, 1)
@@ -156,13 +131,6 @@ def searched(corrector: CorrectedPredictor, batch: Batch, seed: int) -> list[str
         numbers += [relative(path[:, :frames], truth[:, :frames])]
         rows.append(f"{frames:4} frames " + " ".join(f"{float(n.mean()):10.4f}" for n in numbers))
     return rows
-
-
-def scored(equation: Equation, batch: Batch, frames: Float[Tensor, "N T *space C"]) -> Float[Tensor, " N"]:
-    """Of one channel, or of all in units of their rms in this batch."""
-    whole = torch.cat([batch.values[:, :1], frames], 1)
-    units = batch.values.flatten(0, -2).square().mean(0).sqrt()
-    return (imbalance(whole, batch.times, equation, batch.parameters, batch.static) / units).norm(dim=1)
 
 
 def relative(frames: Float[Tensor, "N T *space C"], truth: Float[Tensor, "N T *space C"]) -> Float[Tensor, " N"]:

@@ -9,8 +9,9 @@ import re
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from small import GENERATIVE
@@ -18,7 +19,11 @@ from small import GENERATIVE
 import ups
 from ups import pipeline
 from ups.errors import Stopped, UserError
+from ups.models.predictor import State
 from ups.pipeline.config import load_run
+from ups.rollout import question
+from ups.rollout.chosen import Chosen
+from ups.rollout.corrected import CorrectedPredictor
 from ups.training.restore import load_model, restored
 from ups.training.trainer import Trainer
 
@@ -76,6 +81,16 @@ def test_the_codecs_floor_is_told_beside_principal_components(whole: Path) -> No
     assert 0 < floor["nrmse"]["pca"] < 1 and floor["nrmse"]["codec"] > 0 and "spectral_low" in floor
 
 
+def test_how_often_the_equation_tells_the_truth_is_measured_and_asked_before_choosing(whole: Path) -> None:
+    sim = ups.load(whole)
+    assert 0 < sim.truth_first[TASK] <= 1
+    low = Chosen(sim.predictor, {TASK: 0.5})
+    with pytest.raises(UserError, match="in 50% of cases"):
+        ups.Simulator(low).rollout(u0(), steps=2)
+    result = ups.Simulator(Chosen(sim.predictor, {TASK: 0.95}, budget=8)).rollout(u0(), steps=2)
+    assert bool(result.values.isfinite().all())
+
+
 def test_the_report_draws_ensembles(whole: Path) -> None:
     page = html.unescape((whole / "report.html").read_text())
     assert "<h3>Ensembles</h3>" in page and "CRPS" in page and "principal components" in page
@@ -115,23 +130,118 @@ def test_sensors_guide_a_corrector_to_the_error_that_an_operator_alone_cannot_ex
     assert several.values.shape == (3, 1, 32, 1) and float(several.spread.mean()) > 0
 
 
-@pytest.mark.parametrize("members", [0, 10**6, 2.5])
+def test_members_that_are_too_many_for_one_batch_come_in_pieces_with_the_same_values(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = ups.load(whole)
+    together = sim.rollout(u0(2), steps=3, members=5, seed=1).values
+    sizes: list[int] = []
+    sample = CorrectedPredictor.sample
+
+    def noted(self: CorrectedPredictor, state: State, lead: Any, seed: int, members: int) -> State:
+        sizes.append(members)
+        return sample(self, state, lead, seed, members)
+
+    monkeypatch.setattr(CorrectedPredictor, "sample", noted)
+    monkeypatch.setattr(question, "POINTS", 2 * 2 * 32)  # two members of two samples
+    pieces = sim.rollout(u0(2), steps=3, members=5, seed=1).values
+    assert sizes == [2] * 6 + [1] * 3
+    torch.testing.assert_close(pieces, together)
+
+
+def test_members_whose_states_fit_nowhere_are_refused(whole: Path) -> None:
+    with pytest.raises(UserError, match=r"1,000,000 states of 4,096 members need 1,049 GB, and .* ask for fewer"):
+        ups.load(whole).rollout(u0(), steps=10**6, members=4096)
+
+
+def test_a_whole_number_of_any_kind_says_how_many_members_and_steps(whole: Path) -> None:
+    two, three = cast(Any, np.int32(2)), cast(Any, np.int64(3))
+    assert ups.load(whole).rollout(u0()[0], steps=two, members=three).values.shape == (3, 2, 32, 1)
+
+
+@pytest.mark.parametrize("members", [0, 10**6, 2.5, True, np.array([2, 3])])
 def test_a_number_of_members_that_makes_no_sense_is_refused(whole: Path, members: Any) -> None:
     with pytest.raises(UserError, match="members is"):
         ups.load(whole).rollout(u0(), steps=1, members=members)
 
 
-def test_what_is_finished_is_skipped_and_a_stage_is_trained_again_alone(copied: Path) -> None:
+def test_what_is_finished_is_skipped(copied: Path) -> None:
     before = written(copied)
     train_again(copied)
     assert written(copied) == before
-    kept = weights_of(copied, "distilled")
-    shutil.rmtree(copied / "stages" / "distilled")
-    train_again(copied)
-    after = written(copied)
-    assert {path for path in before if "distilled" not in path} <= {p for p in after if after[p] == before.get(p)}
-    again = weights_of(copied, "distilled")
+
+
+def state_of(directory: Path) -> str:
+    return json.loads((directory / "metrics.json").read_text())["state"]
+
+
+def test_a_stage_is_trained_again_alone_and_what_stands_on_it_by_the_next_run(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, kept = written(copied), weights_of(copied, "corrector")
+    trained: list[str] = []
+    step = Trainer.step
+
+    def noted(trainer: Trainer) -> Any:
+        trained.append(trainer.stage.name)
+        return step(trainer)
+
+    monkeypatch.setattr(Trainer, "step", noted)
+    pipeline.run("generative", GENERATIVE, copied.parent, stage="corrector")
+    assert set(trained) == {"corrector"} and len(trained) == 10 and state_of(copied) == "evaluated"
+    again = weights_of(copied, "corrector")
     assert all(torch.equal(kept[name], again[name]) for name in kept)
+    assert sorted(path.name for path in (copied / "before").iterdir()) == ["distilled"]
+    with pytest.raises(UserError, match="no trained model"):
+        ups.load(copied)
+    trained.clear()
+    pipeline.run("generative", GENERATIVE, copied.parent)
+    assert set(trained) == {"distilled"} and state_of(copied) == "finished"
+    ups.load(copied)
+    after = written(copied)
+    same = {path for path in before if path.split("stages/")[1].startswith(("operator", "codec"))}
+    assert same and all(after[path] == before[path] for path in same) and not list((copied / "before").iterdir())
+    trained.clear()
+    pipeline.run("generative", GENERATIVE, copied.parent)
+    assert not trained
+
+
+def test_a_stage_that_is_being_trained_again_goes_on_or_gives_way_to_what_was(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, step = weights_of(copied, "corrector"), Trainer.step
+
+    def interrupted(trainer: Trainer) -> Any:
+        if trainer.state.step == 6:
+            signal.raise_signal(signal.SIGINT)
+        return step(trainer)
+
+    def other(stage: str) -> None:
+        pipeline.train("generative", [*GENERATIVE, "stages.corrector.width=4"], copied.parent, stage=stage)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        with pytest.raises(Stopped, match="step 7 of 10 is saved"):
+            other("corrector")
+    with pytest.raises(UserError, match=r"stands on corrector, which is trained to step 7 of 10; finish that first"):
+        other("distilled")
+    restored_run = shutil.copytree(copied, copied.parent / "other" / "generative")
+    shutil.rmtree(restored_run / "stages" / "corrector")
+    for path in (restored_run / "before").iterdir():
+        path.rename(restored_run / "stages" / path.name)
+    again = weights_of(restored_run, "corrector")
+    assert all(torch.equal(kept[name], again[name]) for name in kept)
+    ups.load(restored_run)
+    other("corrector")
+    assert not torch.equal(next(iter(weights_of(copied, "corrector").values())), next(iter(kept.values())))
+    assert not (copied / "before" / "corrector").exists()
+
+
+def test_a_stage_that_a_run_does_not_have_is_refused_and_nothing_moves(copied: Path) -> None:
+    before = written(copied)
+    with pytest.raises(UserError, match="--stage correctr: the run's stages are operator, codec, corrector, distilled"):
+        pipeline.run("generative", GENERATIVE, copied.parent, stage="correctr")
+    assert written(copied) == before
 
 
 def test_a_stage_that_was_stopped_goes_on_as_if_it_had_not_been(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +298,24 @@ def test_what_a_stage_cannot_stand_on_is_refused(whole: Path, tmp_path: Path, ov
             shutil.rmtree(directory / "stages" / stage)
     with pytest.raises(UserError, match=told):
         train_again(directory, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [("codec.compression=1e9", "at most 8 times"), ("distilled.steps=3", r"distilled\.steps .*1, 2 or 4")],
+)
+def test_settings_that_no_stage_can_serve_are_refused_before_data_are_made(
+    tmp_path: Path, override: str, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        pipeline.run("generative", [*GENERATIVE, f"stages.{override}"], tmp_path)
+    assert not (tmp_path / "generative" / "data").exists()
+
+
+def test_a_horizon_longer_than_the_trajectories_is_refused_before_data_are_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has 7 frames, too few for 50 steps of 1; shorten .* its horizon"):
+        pipeline.run("generative", [*GENERATIVE, "stages.corrector.horizon=50"], tmp_path)
+    assert not (tmp_path / "generative" / "data").exists()
 
 
 def test_a_run_whose_last_stage_predicts_nothing_is_refused(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def stage_of(equation: Equation, known: tuple[str, ...] = (), made: bool = True,
     learned = TrainedTask(spec, data.grid, scales, ranges, () if spec.steady else (spec.dt or 0.0,))
     training = TrainingConfig()
     operator = OperatorStage(ModelSpec("spectral", SETTINGS, (learned,)).build(0), training, RuntimeConfig(), [learned])
-    sizes = CodecStageSettings(width=8, depth=1, cell=4)
+    sizes = CodecStageSettings(width=8, depth=1, cell=4, compression=4)
     codec = CodecStage(Codec([learned], sizes), sizes, [learned])
     parents = {"operator": operator, "codec": codec}
     own = SteadySettings(width=8, depth=1, steps=1, **settings)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ups.distributed.runtime.host import memory_of
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
@@ -38,7 +40,7 @@ from ups.rollout.trust import untrained
 from ups.training.restore import restored, stage_folder
 
 MOST_MEMBERS = 4096
-"""Of a rollout: they are computed in one batch."""
+"""Of a rollout."""
 FEWEST_POINTS = 4
 """Along an axis of a start: fewer are a slip, such as channels taken for points."""
 MOST_STEPS = 10**7
@@ -65,19 +67,39 @@ def _check_device(device: str | torch.device) -> None:
         raise UserError(f"device is {str(device)!r}, but {why}; leave device out to use the CPU")
 
 
+def _whole(name: str, value: Any, most: int) -> int:
+    """A whole number of any kind, but no truth value."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if not 1 <= number <= most:
+        raise UserError(f"{name} is {value!r}; give a whole number from 1 to {most:,}")
+    return number
+
+
 class Simulator:
     """A predictor, asked in a user's words. `run` is the directory it was loaded from, if any."""
 
     def __init__(self, predictor: Predictor, run: Path | None = None) -> None:
         self.predictor, self.tasks, self.run = predictor, predictor.tasks, run
 
-    @cached_property
+    @property
     def scores(self) -> Mapping[str, Any]:
         """Of a run that was evaluated: what its metrics.json says of each task on trajectories kept from training,
         such as scores["heat"]["rollout"]["nrmse"]["model"].
         """
+        return self._metrics.get("tasks", {})
+
+    @property
+    def truth_first(self) -> Mapping[str, float]:
+        """Of such a run: how often the equation of each task tells the truth from 7 candidates, for `Chosen`."""
+        return self._metrics.get("truth_first", {})
+
+    @cached_property
+    def _metrics(self) -> Mapping[str, Any]:
         path = None if self.run is None else self.run / "metrics.json"
-        return json.loads(path.read_text())["tasks"] if path is not None and path.is_file() else {}
+        return json.loads(path.read_text()) if path is not None and path.is_file() else {}
 
     def __repr__(self) -> str:
         return "\n".join(f"{what:11}{value}" for what, value in self._said())
@@ -258,15 +280,20 @@ class Simulator:
         if grid.shape != tuple(frames.shape[2:-1]):
             raise UserError(f"u0 has {tuple(frames.shape[2:-1])} points, but grid has {grid.shape}; they must agree")
         target = query_points(at, grid) if at is not None else grid
-        if not isinstance(members, int) or not 1 <= members <= MOST_MEMBERS:
-            raise UserError(f"members is {members!r}; give a whole number from 1 to {MOST_MEMBERS}, of each seed")
+        members = _whole("members", members, MOST_MEMBERS)
         of = of_samples(learned, given, len(frames), grid)
         if learned.spec.steady and (steps is not None or times is not None):
             raise UserError(f"task {name!r} is steady: it has no steps or times; leave them out")
         schedule = None if learned.spec.steady else self._schedule(learned, steps, times, dt, notes, most_steps)
         leads = [] if schedule is None else [lead for lead, count in schedule.runs for _ in range(count)]
         of = with_domain(of, learned.spec, forcings or {}, domain, leads, frames, grid)
-        return Question(learned, frames, of, grid, target, schedule, members, seed, batched, tuple(notes))
+        question = Question(learned, frames, of, grid, target, schedule, members, seed, batched, tuple(notes))
+        if question.bytes > (room := memory_of(frames.device)):
+            raise UserError(
+                f"{question.states:,} states of {len(frames) * members:,} members need {question.bytes / 1e9:,.0f} GB, "
+                f"and there are {room / 1e9:,.0f}; ask for fewer members, steps or times"
+            )
+        return question
 
     def _schedule(
         self, learned: TrainedTask, steps: int | None, times: Any, dt: float | None, notes: list[str], most: int
@@ -283,8 +310,7 @@ class Simulator:
         if not 0 < step < math.inf:
             raise UserError(f"dt is {step}; give a positive time")
         if steps is not None:
-            if not isinstance(steps, int) or not 1 <= steps <= most:
-                raise UserError(f"steps is {steps!r}; give a whole number from 1 to {most:,}")
+            steps = _whole("steps", steps, most)
             if step * steps == math.inf:
                 raise UserError(f"dt is {step:g}; {steps:,} steps of it reach no time that is a number")
             notes += untrained(learned, step)

@@ -13,6 +13,7 @@ from ups.data.prepare.statistics import Scale, Statistics
 from ups.data.sampler import mix
 from ups.equations import Burgers
 from ups.errors import UserError
+from ups.evaluation.choice import pieces, truth_first
 from ups.fields import Conditions, Grid
 from ups.models.predictor import Persistence, State, Target
 from ups.models.saved import TrainedTask
@@ -21,6 +22,9 @@ from ups.rollout.members import draws_of_members, folded, lead_of_members
 from ups.rollout.predict import rollout
 
 BURGERS = Burgers(points=32, nu=0.1, frames=9, duration=0.08)
+
+
+SURE = {"burgers": 1.0}
 
 
 def learned(settings: bool = True) -> TrainedTask:
@@ -80,16 +84,16 @@ def test_the_equation_chooses_among_candidates_and_beats_their_mean() -> None:
         members.append(parent.decode(state))
     mean = torch.stack(members, 2).mean(0)
     of_mean = float((mean - truth.values[:, 1:]).norm() / truth.values[:, 1:].norm())
-    chosen = error(Chosen(parent, candidates=8, beam=1, budget=8, stretch=1))
+    chosen = error(Chosen(parent, SURE, candidates=8, beam=1, budget=8, stretch=1))
     assert chosen < 0.7 * of_mean
-    assert error(Chosen(parent, candidates=8, beam=1, budget=8, stretch=1)) == chosen  # no chance is left
+    assert error(Chosen(parent, SURE, candidates=8, beam=1, budget=8, stretch=1)) == chosen  # no chance is left
 
 
 def test_the_first_stretch_of_the_best_path_is_taken() -> None:
     """All 3 × 3 paths of two stretches of one step, tried one by one."""
     truth, parent = batch(), Noisy()
     lead = truth.times[:, 1] - truth.times[:, 0]
-    search = Chosen(parent, candidates=3, beam=3, budget=3 + 9, stretch=1)
+    search = Chosen(parent, SURE, candidates=3, beam=3, budget=3 + 9, stretch=1)
     assert search.depth == 2
     start = parent.start("burgers", truth.values[:, :1], Conditions(truth.parameters), truth.grid)
     one = parent.sample(start, lead, mix(0, 0, 0), 3)
@@ -115,7 +119,7 @@ def test_the_first_stretch_of_the_best_path_is_taken() -> None:
 
 def test_a_stretch_is_one_members_own() -> None:
     truth, parent = batch(), Noisy()
-    search = Chosen(parent, candidates=4, beam=2, budget=12, stretch=3)
+    search = Chosen(parent, SURE, candidates=4, beam=2, budget=12, stretch=3)
     state = search.start("burgers", truth.values[:, :1], Conditions(truth.parameters), truth.grid)
     lead = truth.times[:, 1] - truth.times[:, 0]
     shown = []
@@ -144,11 +148,51 @@ def test_a_stretch_is_one_members_own() -> None:
 )
 def test_a_search_that_makes_no_sense_is_refused(settings: dict[str, int], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        Chosen(Noisy(), **settings)
+        Chosen(Noisy(), SURE, **settings)
+
+
+@pytest.mark.parametrize(
+    ("truth_first", "told"),
+    [({"burgers": 0.344}, "in 34% of cases, and choosing needs 95%"), ({}, "measure it with `ups evaluate`")],
+)
+def test_a_task_whose_equation_cannot_tell_the_truth_is_refused(truth_first: dict[str, float], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        error(Chosen(Noisy(), truth_first))
+
+
+class Drifting(Noisy):
+    """Without chance, each step is wrong by so much of its own rms at every other point."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+
+    def step(self, state: State, lead: Tensor | None) -> State:
+        after = super().step(state, lead)
+        comb = (-1.0) ** torch.arange(32, dtype=torch.float64)[:, None]
+        return replace(after, history=after.history + self.size * after.history.square().mean().sqrt() * comb)
+
+
+class Told(Noisy):
+    """Never wrong."""
+
+    def __init__(self, truth: Tensor) -> None:
+        super().__init__()
+        self.truth = truth
+
+    def decode(self, state: State, target: Target | None = None) -> Tensor:
+        return self.truth[:, state.taken]
+
+
+def test_the_truth_is_first_where_errors_are_larger_than_what_the_quadrature_leaves() -> None:
+    truth = pieces(batch(), 4)
+    assert truth.values.shape[:2] == (6, 5) and truth.ids.tolist() == [0, 0, 1, 1, 2, 2]
+    shares = [truth_first(predictor, BURGERS, truth, 0)[0] for predictor in (Drifting(0.1), Told(truth.values))]
+    assert shares == [1.0, 0.0]  # where nothing is wrong, nothing is first
 
 
 def test_what_has_no_chance_or_no_equation_is_refused() -> None:
     with pytest.raises(UserError, match="without chance"):
-        Chosen(Persistence([learned()]))
+        Chosen(Persistence([learned()]), SURE)
     with pytest.raises(UserError, match="settings of the equation"):
-        error(Chosen(Noisy(learned(settings=False))))
+        error(Chosen(Noisy(learned(settings=False)), SURE))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ups.data.prepare.statistics import Statistics
+from ups.errors import UserError
 from ups.fields import Boundary, Channel, Grid, TaskSpec
 from ups.models.codec import Codec, CodecSettings, unpatchify
 from ups.models.corrector import Corrector, CorrectorSettings, Guess, Velocity, consistency, flow_matching, path, solve
@@ -173,6 +174,20 @@ def test_a_codec_of_any_dimension_has_fewer_numbers_and_all_its_parameters_learn
     assert decoded.shape == field.shape and latent.numel() * 8 == field.numel()
     decoded.square().mean().backward()
     assert not [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (CodecSettings(compression=1e9), r"compressed 1e\+09 times: a codec's cell of 8 of its 32 .* at most 16 times"),
+        (CodecSettings(compression=4, cell=1), "a codec's cell of 1 of its 32 points has 2 numbers"),
+    ],
+)
+def test_a_compression_that_the_cells_do_not_allow_is_refused(settings: CodecSettings, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        Codec([task_of(32, channels=("u", "v"))], settings)
+    codec = Codec([task_of(32, channels=("u", "v"))], CodecSettings(compression=16))
+    assert codec.encode("toy", torch.zeros(1, 32, 2)).shape == (1, 4, 1)
 
 
 def test_a_codec_on_a_periodic_axis_moves_with_its_field_by_whole_cells() -> None:

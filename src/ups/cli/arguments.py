@@ -20,6 +20,10 @@ Gpus = Annotated[
     int | None,
     typer.Option("--gpus", "--ranks", min=1, help="Ranks of a machine: one a GPU, or CPU processes without GPUs."),
 ]
+Stage = Annotated[
+    str | None,
+    typer.Option("--stage", metavar="NAME", help="Train this stage alone, and again if it is trained to its end."),
+]
 Nodes = Annotated[int, typer.Option("--nodes", min=1, help="Machines that train together.")]
 Slurm = Annotated[
     list[str] | None, typer.Option("--slurm", metavar="NAME=VALUE", help="An option of sbatch; repeat it.")

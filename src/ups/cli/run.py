@@ -10,14 +10,18 @@ from typing import Annotated
 
 import typer
 
-from ups.cli.arguments import Config, Gpus, Json, Overrides, Run, Runs
+from ups.cli.arguments import Config, Gpus, Json, Overrides, Run, Runs, Stage
 from ups.errors import UserError
 
 
-def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), gpus: Gpus = None) -> None:
+def run(
+    config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), gpus: Gpus = None, stage: Stage = None
+) -> None:
     """Make or open data, train, evaluate and write a report. Interrupted, it goes on where it was when run again.
 
     With --gpus that many supervised ranks train the stages and share the evaluation; all else is done by one process.
+    With --stage one stage is trained again, from the best of those it stands on, and all else is kept; what it had
+    waits in RUN/before until the new one is trained. Stages that stand on it are trained again by the next `ups run`.
 
     \b
     Example:
@@ -25,6 +29,7 @@ def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), 
       ups run quickstart stages.operator.width=96 name=wide --runs /tmp/runs
       ups run quickstart compare.unet.width=16 name=both
       ups run quickstart --gpus 8
+      ups run generative --stage corrector
     """
     if gpus is not None:
         from ups.distributed.launch.supervisor import import_torch
@@ -33,7 +38,7 @@ def run(config: Config, overrides: Overrides = None, runs: Runs = Path("runs"), 
 
     from ups import pipeline
 
-    pipeline.run(config, overrides or [], runs, gpus)
+    pipeline.run(config, overrides or [], runs, gpus, stage=stage)
 
 
 def train(
@@ -52,8 +57,9 @@ def train(
         int | None,
         typer.Option("--profile", metavar="N", min=1, help="Trace N steps; a table says where their time went."),
     ] = None,
+    stage: Stage = None,
 ) -> None:
-    """Train the stages only. Makes or opens the data; no comparisons, evaluation or report.
+    """Train the stages only. Makes or opens the data; no comparisons, evaluation or report. --stage: as of `ups run`.
 
     With --gpus, one supervising process starts that many ranks, restarts them from the last checkpoint when one crashes
     or hangs, and says why (`ups explain RUN`). The result does not depend on the number of ranks.
@@ -62,6 +68,7 @@ def train(
     Example:
       ups train quickstart stages.operator.width=96
       ups train quickstart --profile 20
+      ups train generative --stage corrector stages.corrector.width=32
       ups train quickstart --gpus 8 runtime.strategy=fsdp2
       ups train quickstart --gpus 2 runtime.device=cpu
       ups train big.yaml --gpus 8 --nodes 2 --rendezvous node0:29500 --runs /shared/runs    (on each node)
@@ -69,6 +76,8 @@ def train(
     """
     if gpus is None and (nodes != "1" or rendezvous is not None):
         raise UserError("--nodes and --rendezvous go with --gpus; say how many ranks each machine has")
+    if stage is not None and nodes != "1":
+        raise UserError(f"--stage {stage} is trained on one machine; leave --nodes out")
     if gpus is not None:
         from ups.distributed.launch.supervisor import import_torch
 
@@ -76,9 +85,9 @@ def train(
     from ups import pipeline
 
     if gpus is not None:
-        pipeline.train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous, profile)
+        pipeline.train_on_ranks(config, overrides or [], runs, gpus, nodes, rendezvous, profile, stage)
     else:
-        pipeline.train(config, overrides or [], runs, profile)
+        pipeline.train(config, overrides or [], runs, profile, stage)
 
 
 def evaluate(run: Run, gpus: Gpus = None, as_json: Json = False) -> None:

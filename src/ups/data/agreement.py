@@ -141,7 +141,7 @@ def check_frames(spec: TaskSpec, header: Header, unroll: int, stride: int) -> No
     if not spec.steady and steps * stride >= frames:
         raise UserError(
             f"task {spec.name!r} has {frames} frames, too few for {steps} steps of {stride}; "
-            "shorten the rollout, the history or the strides"
+            "shorten the rollout (of a corrector, its horizon), the history or the strides"
         )
     if not spec.steady and header.given >= frames:
         raise UserError(f"task {spec.name!r} has {frames} frames, and {header.given} are given; use longer data")

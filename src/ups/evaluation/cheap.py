@@ -73,8 +73,8 @@ class Dressed(_Around):
         if state.members is None:
             return values
         size = self.errors[min(state.taken, len(self.errors)) - 1].to(values)
-        normal = draws_of_members(state, state.seed).normal("dress", (state.members, *values.shape[1:]))
-        noise = size * normal.transpose(0, 1).to(values)
+        draws = draws_of_members(state, state.seed, state.members)
+        noise = size * draws.normal("dress", values.shape[1:]).to(values).unflatten(0, (state.members, -1))
         return values + (noise if state.mask is None else noise * state.mask[..., None])
 
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from ups.config.settings import Positive
 from ups.errors import UserError
-from ups.fields import TaskSpec
+from ups.fields import Grid, TaskSpec
 from ups.models.geometry import Frame
 from ups.models.operator.model import patchify
 from ups.models.saved import TrainedTask
@@ -38,10 +38,24 @@ class CodecSettings(TrunkSettings):
     cell: Positive = Field(default=8, description="points of a latent cell along each axis, at most")
 
 
-def latent_frame(learned: TrainedTask, cell: int) -> Frame:
-    """The task's grid in cells of at most `cell` points along each axis, as many as divide it."""
-    sides = tuple(max(n for n in range(1, cell + 1) if points % n == 0) for points in learned.grid.shape)
-    return Frame(learned.grid, learned.spec.boundary, sides)
+def cell_shape(grid: Grid, cell: int) -> tuple[int, ...]:
+    """Points of a latent cell: at most `cell` along each axis, as many as divide the grid."""
+    return tuple(max(n for n in range(1, cell + 1) if points % n == 0) for points in grid.shape)
+
+
+def numbers_of_cell(spec: TaskSpec, grid: Grid, settings: CodecSettings) -> int:
+    """Of a task's latent; a compression that its cells do not allow is refused."""
+    cell = cell_shape(grid, settings.cell)
+    values = math.prod(cell) * len(spec.channels)
+    if settings.compression > values or values == 1:
+        points = " x ".join(map(str, grid.shape))
+        allowed = "no more than one number" if values == 1 else f"{values} numbers, compressed at most {values} times"
+        raise UserError(
+            f"task {spec.name!r} cannot be compressed {settings.compression:g} times: a codec's cell of "
+            f"{' x '.join(map(str, cell))} of its {points} points has {allowed}; give a lower compression, a larger "
+            "cell, or a grid that divides by more"
+        )
+    return min(values - 1, int(values / settings.compression))
 
 
 def unpatchify(cells: Float[Tensor, "B *latent CP"], patch: tuple[int, ...]) -> Float[Tensor, "B *space C"]:
@@ -61,24 +75,17 @@ class Codec(nn.Module):
         super().__init__()
         self.tasks: dict[str, TaskSpec] = {t.spec.name: replace(t.spec, history=1, static=()) for t in tasks}
         points = {t.spec.name: Frame(t.grid, t.spec.boundary, (1,) * t.spec.dimension) for t in tasks}
-        self.frames = {t.spec.name: latent_frame(t, settings.cell) for t in tasks}
-        self.numbers: dict[str, int] = {}
+        self.frames = {t.spec.name: Frame(t.grid, t.spec.boundary, cell_shape(t.grid, settings.cell)) for t in tasks}
+        self.numbers = {t.spec.name: numbers_of_cell(t.spec, t.grid, settings) for t in tasks}
         self.encoder = Trunk(self.tasks, points, settings)
         self.decoder = Trunk(self.tasks, points, settings, stem=False)
         self.down, self.up, self.values = nn.ParameterDict(), nn.ParameterDict(), nn.ParameterDict()
         self.inner = nn.Linear(settings.width, settings.width)
         for name, spec in self.tasks.items():
-            of_cell = math.prod(self.frames[name].patch)
-            self.numbers[name] = count = max(1, int(of_cell * len(spec.channels) / settings.compression))
-            if count >= of_cell * len(spec.channels):
-                raise UserError(
-                    f"task {name!r}: its grid of {self.frames[name].grid.shape} points has cells of {of_cell} only, "
-                    f"which cannot be compressed {settings.compression:g} times; use a grid that divides by more"
-                )
             for channel in spec.channel_names:
                 if (key := f"field_{channel}") not in self.values:
                     self.values[key] = nn.Parameter(torch.randn(settings.width, 1) / math.sqrt(settings.width))
-            rows = of_cell * settings.width
+            rows, count = math.prod(self.frames[name].patch) * settings.width, self.numbers[name]
             if (key := self._key(name)) not in self.down:
                 self.down[key] = nn.Parameter(torch.randn(rows, count) / math.sqrt(rows))
                 self.up[key] = nn.Parameter(torch.randn(count, rows) / math.sqrt(count))

@@ -40,7 +40,8 @@ class State:
     own place on a forcing's axis of time. `grid` is that of the frames given; `first` the last of these on it,
     normalised, until the first step is taken: its channels are a field's, a history's may be a latent's. `members` of a
     sampled state: they are folded into the batch, except that a predictor without chance keeps what they share once;
-    decoded values have them as first axis. `tables` keeps what all states of one start can use.
+    decoded values have them as first axis. Of an ensemble that is drawn in pieces, `earlier` members were drawn before
+    these. `tables` keeps what all states of one start can use.
     """
 
     task: str
@@ -54,6 +55,7 @@ class State:
     forcings: Mapping[str, Float[Tensor, "B ..."]] = field(default_factory=dict)
     mask: Bool[Tensor, "B *own"] | None = None
     taken: int = 0
+    earlier: int = 0
 
     def kept(self, name: str, of: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """What was made of these very objects before, or what is made of them now."""

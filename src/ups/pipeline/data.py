@@ -22,7 +22,7 @@ from ups.pipeline.memory import check_memory, check_trajectories
 from ups.pipeline.phase_seconds import note_seconds, seconds_of
 from ups.track.progress import Progress
 from ups.training.data import TaskData, prepare
-from ups.training.kinds import STAGES
+from ups.training.kinds import STAGES, longest_rollout
 
 
 def timed_data(
@@ -81,11 +81,11 @@ def look_at_inputs(config: RunConfig, directory: Path) -> dict[str, Outline]:
     """Those of all tasks, for every training that is to come: each needs trajectories long enough for its rollouts."""
     _check_conditions(config)
     trained: dict[tuple[int, int], set[str]] = {}
-    for training, tasks in config.each_training().values():
-        unroll, stride = (
-            max(steps for _, steps in training.rollout),
-            min(stride for stride, _ in training.stride_table()),
-        )
+    stages = {f"stages.{name}": stage for name, stage in config.each_stage().items()}
+    for where, (training, tasks) in config.each_training().items():
+        stage = stages.get(where)
+        unroll = longest_rollout(stage, training) if stage is None else STAGES[stage.kind].steps(stage, training)
+        stride = min(stride for stride, _ in training.stride_table())
         trained.setdefault((unroll, stride), set()).update(tasks)
     found: dict[str, Outline] = {}
     for (unroll, stride), names in trained.items():  # the first is a stage's, on all tasks
@@ -93,7 +93,7 @@ def look_at_inputs(config: RunConfig, directory: Path) -> dict[str, Outline]:
         folder, seed = directory / "data", config.data_seed
         found |= check_inputs(tasks, config.data, folder, seed=seed, unroll=unroll, stride=stride)
     for name, stage in config.each_stage().items():
-        STAGES[stage.kind].check(name, [outline.spec for outline in found.values()])
+        STAGES[stage.kind].check(name, stage, list(found.values()))
     return found
 
 

@@ -22,6 +22,7 @@ from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
 from ups.durable import write
 from ups.evaluation.cheap import DRESSED, PERTURBED
+from ups.evaluation.choice import choosable
 from ups.evaluation.evaluate import Evaluation, evaluate
 from ups.evaluation.labels import labels
 from ups.evaluation.reconstruction import reconstruction
@@ -119,6 +120,12 @@ def judge(
         for name, stage in codecs.items()
     }
     notes = [note for evaluation in found.values() for note in evaluation.notes]
+    operator = next((name for name, plan in stages.items() if plan.kind == "operator"), model)
+    choice = {
+        task: choosable(predictors[operator], task, sources[task], view, config.seed)
+        for task, view in (reversed(own) if predictors[model].chance else ())  # of several views, the first
+    }
+    firsts = {task: share for task, share in choice.items() if share is not None}
     solver = {view: e.solver for view, e in found.items() if e.solver}
     details = {
         "command": command,
@@ -157,6 +164,7 @@ def judge(
         "solver": solver,
         **({"reconstruction": floors} if floors else {}),
         **({"notes": notes} if notes else {}),
+        **({"truth_first": firsts} if firsts else {}),
         **({"gates": [asdict(verdict) for verdict in verdicts]} if verdicts else {}),
         "tasks": scores,
     }

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import torch
 
 from ups.data.prepare.row_ranges import trajectory_bytes
-from ups.distributed.runtime.host import host_memory
+from ups.distributed.runtime.host import host_memory, memory_of
 from ups.errors import UserError
 from ups.fields import Grid, Header, TaskSpec
 from ups.models.architectures import ARCHITECTURES
@@ -65,10 +65,3 @@ def check_trajectories(name: str, headers: Iterable[Header], device: torch.devic
                 f"{needed / 1e9:,.0f} GB to be measured and judged, and there are {room / 1e9:,.0f} GB; give data of "
                 "fewer frames or points"
             )
-
-
-def memory_of(device: torch.device) -> int:
-    """Bytes of the device, or of the host where it is a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return host_memory()

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from ups.data.inputs import Outline
+from ups.distributed.runtime.host import memory_of
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime, wants_cuda
 from ups.errors import UserError
@@ -25,7 +26,6 @@ from ups.ops.step_cost import Cost, recorded, step_cost
 from ups.pipeline.check import said_by_ranks, stand_ins, store_bytes
 from ups.pipeline.config import RunConfig, load_run
 from ups.pipeline.data import look_at_inputs
-from ups.pipeline.memory import memory_of
 from ups.pipeline.trainings import stage_plans
 from ups.store.place import ROOM
 from ups.track.environment import cpu_model, software

@@ -27,6 +27,7 @@ from ups.durable import write
 from ups.errors import GateFailed, GaveUp, Stopped, UserError
 from ups.evaluation.scores import check_finite
 from ups.ops.gates import Verdict, references
+from ups.pipeline.again import check_alone, set_aside, standing_on
 from ups.pipeline.config import RunConfig, load_run, run_config
 from ups.pipeline.data import data_of, timed_data
 from ups.pipeline.judge import fingerprint, judge, look
@@ -50,9 +51,25 @@ from ups.training.restore import note_order, restored
 from ups.training.stages.codec import CodecStage
 
 
-def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = None, *, page: bool = True) -> None:
-    """Do whatever of the run is not done yet, then print its table. Without its `page` no report is written."""
+def run(
+    name: str,
+    overrides: Sequence[str],
+    runs: Path,
+    ranks: int | None = None,
+    *,
+    page: bool = True,
+    stage: str | None = None,
+) -> None:
+    """Do whatever of the run is not done yet, then print its table. Without its `page` no report is written. Of a
+    `stage`, nothing but its training is done.
+    """
     refuse_launchers()
+    if stage is not None:
+        if ranks is None:
+            train(name, overrides, runs, stage=stage)
+        else:
+            train_on_ranks(name, overrides, runs, ranks, stage=stage)
+        return
     config = load_run(name, overrides, runs)
     if _finished(runs / config.name, config, page) is None:
         from ups.pipeline.check import check_quickly  # which ranks do not need
@@ -62,8 +79,8 @@ def run(name: str, overrides: Sequence[str], runs: Path, ranks: int | None = Non
     if ranks is None:
         finished = finish(config, runs, command, page=page)
     else:
-        train = _train_command(name, overrides, runs)
-        finished = finish(config, runs, f"{command} --gpus {ranks}", OnRanks(ranks, train), page=page)
+        on_ranks = OnRanks(ranks, _train_command(name, overrides, runs))
+        finished = finish(config, runs, f"{command} --gpus {ranks}", on_ranks, page=page)
     from ups.report.verdict import metrics_table
 
     print(metrics_table(finished))
@@ -102,29 +119,39 @@ def finish(
     return json.loads((directory / "metrics.json").read_text())
 
 
-def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None = None) -> None:
-    """Data and the stages only: in this process, which may be one of several ranks. `profile` steps are traced."""
+def train(
+    name: str, overrides: Sequence[str], runs: Path, profile: int | None = None, stage: str | None = None
+) -> None:
+    """Data and the stages only, or one `stage` alone, again: in this process, which may be one of several ranks.
+    `profile` steps are traced.
+    """
     config = load_run(name, overrides, runs)
     directory = runs / config.name
 
     def work(runtime: Runtime) -> None:
-        for stage in config.each_stage().values():  # before data are made for a job that cannot be
-            if (told := config.training_of(stage.training).batch_size) is not None:
+        for settings in config.each_stage().values():  # before data are made for a job that cannot be
+            if (told := config.training_of(settings.training).batch_size) is not None:
                 check_ranks(told, runtime.size)
-        check_trained(config, directory)
+        if stage is None:
+            check_trained(config, directory)
         tasks, _ = timed_data(runtime, config, directory)
         _note_order(runtime, config, directory)
-        progress = train_stages(runtime, stage_plans(config, tasks, directory), profile)
+        plans = stage_plans(config, tasks, directory)
+        progress = train_stages(runtime, plans if stage is None else {stage: plans[stage]}, profile)
         if runtime.rank == 0:
-            for stage, state in progress.items():
-                table = directory / "stages" / stage / "profile" / "profile.md"
+            for trained, state in progress.items():
+                table = directory / "stages" / trained / "profile" / "profile.md"
                 if profile is not None and table.is_file():
                     print(f"{table.read_text()}\nprofile: {table} and, for ui.perfetto.dev, trace.json.gz beside it")
-                where = directory / "stages" / stage / "checkpoints"
-                print(f"{stage} is trained, in {state['seconds']:.0f} s; checkpoints: {where}")
+                where = directory / "stages" / trained / "checkpoints"
+                print(f"{trained} is trained, in {state['seconds']:.0f} s; checkpoints: {where}")
+            if stage is not None:
+                stale = standing_on(config, stage)
+                others = f"trains what stands on it ({', '.join(stale)}) and " if stale else ""
+                print(f"`ups run` without --stage {others}evaluates it")
 
     ours = os.environ.get("RANK", "0") == "0" and not supervised()  # else it is claimed already, by rank 0 or above us
-    with _claimed(directory, config) if ours else nullcontext():
+    with _claimed(directory, config, stage=stage) if ours else nullcontext():
         _guarded(directory, work, config)
 
 
@@ -136,14 +163,17 @@ def train_on_ranks(
     nodes: str = "1",
     rendezvous: str | None = None,
     profile: int | None = None,
+    stage: str | None = None,
 ) -> None:
-    """Data and the stages only, on `ranks` supervised processes of this node and those of other nodes."""
+    """The same on `ranks` supervised processes of this node and those of other nodes."""
     refuse_launchers()
     config = load_run(name, overrides, runs)
     directory = runs / config.name
     work = _train_command(name, overrides, runs) + ([] if profile is None else ["--profile", str(profile)])
-    with _claimed(directory, config, rendezvous):
-        check_trained(config, directory)
+    work += [] if stage is None else ["--stage", stage]
+    with _claimed(directory, config, rendezvous, stage):
+        if stage is None:
+            check_trained(config, directory)
         start_ranks(work, directory, ranks, config.runtime, nodes, rendezvous)
 
 
@@ -266,10 +296,18 @@ def _hold(verdicts: Sequence[Verdict], where: str) -> None:
 
 
 @contextmanager
-def _claimed(directory: Path, config: RunConfig, rendezvous: str | None = None) -> Iterator[None]:
-    """The run directory, ours alone while we work in it, and followed by what the configuration tells of it."""
+def _claimed(
+    directory: Path, config: RunConfig, rendezvous: str | None = None, stage: str | None = None
+) -> Iterator[None]:
+    """The run directory, ours alone while we work in it, and followed by what the configuration tells of it; ready for
+    its `stage` to be trained alone.
+    """
     check_trackers(config.runtime)
+    if stage is not None:
+        check_alone(config, directory, stage)
     with claimed_run(directory, config, _before(directory), rendezvous), tracked(directory, config.runtime):
+        if stage is not None:
+            set_aside(config, directory, stage)
         yield
 
 

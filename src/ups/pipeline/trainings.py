@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from ups.training.warm_start import check_start
 
 ALL = "all"
 """The folder of a compared network that serves all tasks."""
+BEFORE = "before"
+"""The folder of what stages had, until they are trained again (`again.py`)."""
 
 
 def stage_plans(config: RunConfig, tasks: dict[str, TaskData], directory: Path) -> dict[str, Plan]:
@@ -103,8 +106,13 @@ def check_trained(config: RunConfig, directory: Path) -> None:
 
 
 def train_stages(runtime: Runtime, plans: dict[str, Plan], profile: int | None = None) -> dict[str, dict[str, Any]]:
-    """All of them, in order; the progress of each."""
-    return {name: fit(runtime, plan, profile=profile) for name, plan in plans.items()}
+    """All of them, in order; the progress of each. What one had before it was trained again goes then."""
+    progress = {}
+    for name, plan in plans.items():
+        progress[name] = fit(runtime, plan, profile=profile)
+        if runtime.rank == 0:
+            shutil.rmtree(plan.directory.parent.parent / BEFORE / name, ignore_errors=True)
+    return progress
 
 
 def train_compared(runtime: Runtime, plans: dict[str, dict[str, Plan]], device_seconds: float) -> None:

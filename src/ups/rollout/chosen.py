@@ -1,6 +1,6 @@
 """Test-time computation: of several candidates the one that obeys the equation best.
 
-    search = Chosen(sim.predictor, candidates=8, beam=2, budget=64, stretch=4)
+    search = Chosen(sim.predictor, sim.truth_first, candidates=8, beam=2, budget=64, stretch=4)
     ups.Simulator(search).rollout(u0, steps=40)
 
 A predictor with chance goes on from a state for a stretch of steps, in so many candidates. A stretch is scored by
@@ -11,6 +11,7 @@ as the budget reaches; then the first stretch of the best path is taken. Whether
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:  # who only simulates does not wait for the solvers
 
 MOST = 1024
 """Candidates that are computed in one batch."""
+STRETCH = 4
+"""Steps between choices, and of the pieces by which it is measured whether there is anything to choose by."""
+ENOUGH = 0.95
+"""Of the cases, so often must the truth have the least score among 8 candidates."""
 
 AnyState = TypeVar("AnyState", bound=State)
 
@@ -45,10 +50,18 @@ class ChosenState(State):
 
 
 class Chosen(Deterministic):
-    """`budget` are the candidates' steps for each step that is taken, at most."""
+    """`truth_first` says of each task how often its equation gives the truth the least score (`Simulator.truth_first`,
+    measured with the run); `budget` are the candidates' steps for each step that is taken, at most.
+    """
 
     def __init__(
-        self, parent: Predictor, candidates: int = 8, beam: int = 2, budget: int = 64, stretch: int = 4
+        self,
+        parent: Predictor,
+        truth_first: Mapping[str, float],
+        candidates: int = 8,
+        beam: int = 2,
+        budget: int = 64,
+        stretch: int = STRETCH,
     ) -> None:
         if not parent.chance:
             raise UserError("all candidates of a predictor without chance are the same; choose from one that has it")
@@ -60,7 +73,7 @@ class Chosen(Deterministic):
             raise UserError(f"budget is {budget}; give at least the {candidates} steps of one stretch of candidates")
         if stretch < 1:
             raise UserError(f"stretch is {stretch}; give at least one step")
-        self.parent, self.tasks = parent, parent.tasks
+        self.parent, self.tasks, self.truth_first = parent, parent.tasks, truth_first
         self.candidates, self.beam, self.stretch = candidates, beam, stretch
         self.depth = 1 + (budget - candidates) // (beam * candidates)
         self._equations: dict[str, Equation] = {}
@@ -74,13 +87,27 @@ class Chosen(Deterministic):
         return self
 
     def start(self, task: str, frames: Float[Tensor, "B T *space C"], conditions: Conditions, grid: Grid) -> State:
-        """Tasks whose equation is not known are refused here: others of the same model can be chosen among."""
+        """Tasks whose equation is not known or cannot tell the truth are refused here: others of the same model can be
+        chosen among.
+        """
         self._equation(task)
         return _at(self.parent.start(task, frames, conditions, grid))
 
     def _equation(self, task: str) -> Equation:
         if task not in self._equations:
-            self._equations[task] = equation_of(self.tasks[task])
+            equation = equation_of(self.tasks[task])
+            share = self.truth_first.get(task)
+            if share is None:
+                raise UserError(
+                    f"it is not known how often the equation of task {task!r} tells the truth from 7 candidates: "
+                    "measure it with `ups evaluate` of the run"
+                )
+            if share < ENOUGH:
+                raise UserError(
+                    f"the equation of task {task!r} tells the truth from 7 candidates in {share:.0%} of cases, and "
+                    f"choosing needs {ENOUGH:.0%}; ask for members and take their mean"
+                )
+            self._equations[task] = equation
         return self._equations[task]
 
     def step(self, state: State, lead: Float[Tensor, " B"] | None) -> State:

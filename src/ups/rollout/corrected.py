@@ -56,7 +56,7 @@ class CorrectedPredictor:
         return self.advance(state, lead, state.history.new_zeros(len(state.history), *shape))
 
     def sample(self, state: State, lead: Float[Tensor, " B"] | None, seed: int, members: int) -> State:
-        """All members in one batch."""
+        """All of them in one batch."""
         state = folded(state, members)
         noise = draws_of_members(state, seed).normal("noise", self.correct.noise_shape(state.task))
         return self.advance(state, lead_of_members(state, lead), noise.to(state.history))

@@ -51,9 +51,14 @@ def lead_of_members(state: State, lead: Float[Tensor, " B"] | None) -> Float[Ten
     return state.kept("leads", (lead,), lambda: repeated(lead, members))
 
 
-def draws_of_members(state: State, seed: int) -> Draws:
-    """One place a member and sample."""
-    slots = torch.arange(len(state.history), device=state.history.device)
+def draws_of_members(state: State, seed: int, shared: int = 1) -> Draws:
+    """One place a member and sample, which does not depend on how many members come in one batch; `shared`: of so many
+    members the state is kept once.
+    """
+    assert state.members is not None
+    rows = shared * len(state.history)
+    first = state.earlier * (rows // state.members)
+    slots = torch.arange(first, first + rows, device=state.history.device)
     return Draws(seed, "members", torch.zeros((), dtype=torch.long), slots)
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ups.data.prepare.row_ranges import in_steps
 from ups.fields import Conditions, Grid
-from ups.models.predictor import Predictor, Target
+from ups.models.predictor import Predictor, State, Target
 from ups.models.saved import TrainedTask
-from ups.rollout.predict import advance
+from ups.rollout.predict import POINTS, advance
 from ups.rollout.result import Rollout
 from ups.rollout.schedule import Schedule
 from ups.rollout.trust import Departures
@@ -50,6 +51,12 @@ class Question:
         """That are kept until the end, of each sample and member."""
         return 1 if self.schedule is None else len(self.schedule.needed)
 
+    @property
+    def bytes(self) -> int:
+        """Of the states of all members, and of a copy."""
+        numbers = len(self.frames) * self.members * self.states * self.points * len(self.learned.spec.channels)
+        return 2 * numbers * self.frames.element_size()
+
     def kind(self) -> Hashable:
         """Questions of one kind can be computed together: what chance there is depends on the place in a batch."""
         of = self.conditions
@@ -82,15 +89,35 @@ def answer(predictor: Predictor, question: Question) -> Rollout:
 
 def answers(predictor: Predictor, questions: Sequence[Question]) -> Generator[None, None, list[Rollout]]:
     """The rollouts of questions of one kind. Pauses after every step, so that others can have their turn or it can be
-    given up.
+    given up. Members that are too many for one batch come a few at a time.
     """
-    first = questions[0]
-    name, members, schedule = first.learned.spec.name, first.members, first.schedule
-    frames = _joined([q.frames for q in questions])
-    state = predictor.start(name, frames, _conditions([q.conditions for q in questions]), first.grid)
-    needed = {0} if schedule is None else set(schedule.needed.tolist())
+    first, frames = questions[0], _joined([q.frames for q in questions])
+    conditions = _conditions([q.conditions for q in questions])
+    start = predictor.start(first.learned.spec.name, frames, conditions, first.grid)
     counts = [len(q.frames) for q in questions]
     watched = [Departures(q.learned, q.conditions.mask) for q in questions]
+    most = first.members
+    if predictor.chance:
+        most = max(1, POINTS // (len(frames) * math.prod(first.grid.shape)))
+    pieces = []
+    for part in in_steps(first.members, most):
+        begun = replace(start, earlier=part.start)
+        pieces.append((yield from _states(predictor, first, begun, len(part), counts, watched)))
+    parts = _joined(pieces).split(counts, 1)
+    return [_rollout(*of) for of in zip(questions, parts, watched, strict=True)]
+
+
+def _states(
+    predictor: Predictor,
+    first: Question,
+    state: State,
+    members: int,
+    counts: Sequence[int],
+    watched: Sequence[Departures],
+) -> Generator[None, None, Tensor]:
+    """Those wanted of so many members, (M, B, N, *points, C)."""
+    schedule, alone = first.schedule, first.members == 1
+    needed = {0} if schedule is None else set(schedule.needed.tolist())
     states: list[Tensor] = []
     every = getattr(predictor, "watched", True)
 
@@ -106,14 +133,13 @@ def answers(predictor: Predictor, questions: Sequence[Question]) -> Generator[No
     leads = [None] if schedule is None else schedule.leads(state.history)
     first_place = 0 if schedule is None else 1
     for place, after in enumerate(
-        advance(predictor, state, leads, members if members > 1 else None, first.seed), first_place
+        advance(predictor, state, leads, None if alone else members, first.seed), first_place
     ):
         if every or place in needed:
             values = predictor.decode(after, first.target)
-            see(values[None] if members == 1 else values, place)
+            see(values[None] if alone else values, place)
         yield
-    parts = torch.stack(states, 2).split(counts, 1)
-    return [_rollout(*of) for of in zip(questions, parts, watched, strict=True)]
+    return torch.stack(states, 2)
 
 
 def _rollout(question: Question, states: Tensor, departures: Departures) -> Rollout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,6 +11,7 @@ from ups.config.settings import Strict
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.fields import TaskSpec
 from ups.models.architectures import ARCHITECTURES
+from ups.models.codec import numbers_of_cell
 from ups.models.corrector import CorrectorSettings
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.training.settings import TrainingConfig
@@ -30,6 +31,7 @@ from ups.training.stages.operator import OperatorStage, OperatorStageSettings, f
 from ups.training.stages.steady import SteadySettings, SteadyStage, build_steady, check_steady_tasks
 
 if TYPE_CHECKING:  # who only loads a model does not wait for data
+    from ups.data.inputs import Outline
     from ups.distributed.runtime.start import Runtime
     from ups.training.data import TaskData
 
@@ -61,8 +63,26 @@ def _fields(
     return tasks
 
 
-def _any_task(name: str, tasks: Iterable[TaskSpec]) -> None:
+def _any_task(name: str, settings: Any, outlines: Iterable[Outline]) -> None:
     """A stage that serves all."""
+
+
+Check: TypeAlias = "Callable[[str, Any, Sequence[Outline]], None]"
+"""Of a stage's name, its settings, and what is known of the run's tasks before their data are made or read."""
+
+
+def _of_specs(check: Callable[[str, Iterable[TaskSpec]], None]) -> Check:
+    return lambda name, settings, outlines: check(name, [outline.spec for outline in outlines])
+
+
+def _check_codec(name: str, settings: CodecStageSettings, outlines: Sequence[Outline]) -> None:
+    check_codec_tasks(name, [outline.spec for outline in outlines])
+    for outline in outlines:
+        numbers_of_cell(outline.spec, outline.header.grid, settings)
+
+
+def longest_rollout(settings: Any, training: TrainingConfig) -> int:
+    return max(steps for _, steps in training.rollout)
 
 
 @dataclass(frozen=True)
@@ -71,8 +91,8 @@ class StageKind:
     `build` gives the untrained stage. One that does not predict cannot be the last of a run. `stands_on`: how many
     stages it does, if that is known. `reads`: what it is trained on, if not the fields of the run's tasks. `physics`:
     False where it learns from something else than fields one step after another, or knows no equation, so that
-    `training.physics` is refused. `check` refuses tasks that a stage of the name given cannot serve, before any stage
-    is trained.
+    `training.physics` is refused. `check` refuses tasks that a stage of that name and settings cannot serve, before any
+    is trained. `steps(settings, training)`: the most that a sample of it holds; trajectories must be longer.
     """
 
     name: str
@@ -82,7 +102,8 @@ class StageKind:
     stands_on: int | None = None
     reads: Reads = _fields
     physics: bool = True
-    check: Callable[[str, Iterable[TaskSpec]], None] = _any_task
+    check: Check = _any_task
+    steps: Callable[[Any, TrainingConfig], int] = longest_rollout
 
 
 def _operator(context: StageContext) -> OperatorStage:
@@ -132,7 +153,7 @@ STAGES = Registry[StageKind](
             predicts=False,
             stands_on=0,
             physics=False,
-            check=check_codec_tasks,
+            check=_check_codec,
         ),
         "cached": StageKind(
             "cached",
@@ -141,7 +162,7 @@ STAGES = Registry[StageKind](
             stands_on=1,
             reads=cached_tasks,
             physics=False,
-            check=check_cached_tasks,
+            check=_of_specs(check_cached_tasks),
         ),
         "corrector": StageKind(
             "corrector",
@@ -149,7 +170,8 @@ STAGES = Registry[StageKind](
             _corrector,
             stands_on=2,
             physics=False,
-            check=check_corrector_tasks,
+            check=_of_specs(check_corrector_tasks),
+            steps=lambda settings, training: settings.horizon,
         ),
         "distilled": StageKind("distilled", lambda given: DistilledSettings, _distilled, stands_on=1, physics=False),
         "steady": StageKind(
@@ -158,7 +180,7 @@ STAGES = Registry[StageKind](
             _steady,
             stands_on=2,
             physics=False,
-            check=check_steady_tasks,
+            check=_of_specs(check_steady_tasks),
         ),
     },
 )

@@ -7,6 +7,10 @@ import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # who supervises does not wait for it
+    import torch
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,15 @@ class HostState:
 def host_memory() -> int:
     """Bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of the device, or of the host where it is a CPU."""
+    if device.type != "cuda":
+        return host_memory()
+    import torch
+
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def host_state() -> HostState:

@@ -69,6 +69,7 @@ class CodecStage:
 
 
 def check_codec_tasks(name: str, tasks: Iterable[TaskSpec]) -> None:
+    """That can be said of them without their grids."""
     for task in tasks:
         if task.masked:
             raise UserError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -27,11 +27,11 @@ from ups.training.stage import Parent, Scores
 from ups.training.stages.corrector import FlowStage, of_cells
 
 HALVINGS = 2
-"""At most, of the way from noise to data: it learns to take 1, 2 and 4 steps."""
+"""At most, of the way from noise to data: it learns to take 1, 2 and 4 steps (`DistilledSettings.steps`)."""
 
 
 class DistilledSettings(Strict):
-    steps: Positive = Field(default=2, description="of its sampler; it is trained for 1, 2 and 4")
+    steps: Literal[1, 2, 4] = Field(default=2, description="of its sampler; it is trained for all three")
     teacher_steps: Positive = Field(default=4, description="of Heun's method, from a place in a stretch to its end")
 
 
