@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import SMALLER
+from small import SMALLER, TOY
 
 from ups import pipeline
 from ups.distributed.launch.outcome import outcome_of
@@ -314,6 +314,20 @@ def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="in use by another process"):
             pipeline.run("quickstart", SMALLER, tmp_path / "runs")
+
+
+def test_a_run_whose_directory_is_removed_ends_in_a_sentence_and_does_not_come_back(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text(json.dumps(TOY))
+    command = [sys.executable, "-m", "ups", "run", "toy.yaml", "training.steps=100000", "training.checkpoint_every=10"]
+    process = start([*command, "training.validate_every=50000"], tmp_path)
+    folder, deadline = tmp_path / "runs" / "toy", time.monotonic() + 120
+    while not (folder / "stages" / "operator" / "checkpoints" / "latest").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    folder.rename(tmp_path / "elsewhere")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2 and "error: runs/toy was removed or moved while its job ran" in output, output
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

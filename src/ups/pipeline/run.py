@@ -19,6 +19,7 @@ from ups.data.sampler import check_ranks
 from ups.data.sources import Source
 from ups.distributed.faults import crash
 from ups.distributed.faults.heartbeat import Heartbeat
+from ups.distributed.launch.claim import gone
 from ups.distributed.launch.local import refuse_launchers, start_ranks
 from ups.distributed.launch.outcome import Outcome, decide, forget, supervised
 from ups.distributed.launch.run_directory import begun, claimed_run
@@ -341,6 +342,8 @@ def _guarded(directory: Path, work: Callable[[Runtime], object], config: RunConf
         decide(directory, Outcome("gate_failed", str(error), ranks.rank))
         raise
     except Exception as error:
+        if not directory.is_dir():
+            raise gone(directory) from error
         if ranks.launched:
             heartbeat = runtime.heartbeat if runtime else Heartbeat(None, ranks.rank, ranks.attempt)
             details = {"device": str(runtime.device), **runtime.doing} if runtime else {}
