@@ -83,6 +83,23 @@ def test_a_run_directory_of_another_config_is_refused_and_kept(finished_run: Pat
     assert (finished_run / "metrics.json").read_bytes() == before
 
 
+def test_another_seed_of_a_run_is_told_so_and_not_of_its_data(finished_run: Path) -> None:
+    with pytest.raises(UserError, match=r"belongs to another configuration \(seed differs\)"):
+        pipeline.run("quickstart", [*SMALLER, "seed=7"], finished_run.parent)
+
+
+def test_more_ranks_than_samples_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text(json.dumps(TOY))
+    for override, sentence in (
+        ("training.batch_size=4", "training.batch_size is 4 for 8 ranks"),
+        ("runtime.shard=3", "runtime.shard is 3, which does not divide the 8 ranks"),
+    ):
+        told = ["training.batch_size=8", "runtime.strategy=hsdp", override]
+        with pytest.raises(UserError, match=sentence):
+            pipeline.run(tmp_path / "toy.yaml", told, tmp_path / "runs", 8)
+        assert not (tmp_path / "runs").exists()
+
+
 def test_more_steps_for_a_stage_that_a_trained_one_stands_on_are_refused_before_any_training(tmp_path: Path) -> None:
     task = "{make: {equation: advection, trajectories: 10, values: {beta: [0.4]}, settings: {points: 32, frames: 5}}}"
     (tmp_path / "two.yaml").write_text(

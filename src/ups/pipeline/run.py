@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from ups.config.load import config_hash
-from ups.data.sampler import check_ranks
 from ups.data.sources import Source
 from ups.distributed.faults import crash
 from ups.distributed.faults.heartbeat import Heartbeat
@@ -32,6 +31,7 @@ from ups.pipeline.config import RunConfig, load_run, run_config
 from ups.pipeline.data import data_of, timed_data
 from ups.pipeline.judge import fingerprint, judge, look
 from ups.pipeline.trainings import (
+    check_batches,
     check_trained,
     compared_plans,
     device_seconds,
@@ -109,9 +109,7 @@ def train(name: str, overrides: Sequence[str], runs: Path, profile: int | None =
     directory = runs / config.name
 
     def work(runtime: Runtime) -> None:
-        for stage in config.each_stage().values():  # before data are made for a job that cannot be
-            if (told := config.training_of(stage.training).batch_size) is not None:
-                check_ranks(told, runtime.size)
+        check_batches(config, runtime.size)  # before data are made for a job that cannot be
         check_trained(config, directory)
         tasks, _ = timed_data(runtime, config, directory)
         _note_order(runtime, config, directory)

@@ -363,11 +363,7 @@ def device_mesh(config: RuntimeConfig, ranks: Ranks, device: torch.device) -> De
     """(dp_replicate, dp_shard) where parameters are sharded; nothing where every rank has all of them."""
     if config.strategy == "ddp":
         return None
-    shard = ranks.size if config.strategy == "fsdp2" else config.shard or ranks.local_size
-    if ranks.size % shard:
-        raise UserError(
-            f"runtime.shard is {shard}, which does not divide the {ranks.size} ranks; choose a divisor of {ranks.size}"
-        )
+    shard = config.sharing(ranks.size, ranks.local_size)
     names = ("dp_replicate", "dp_shard")
     return init_device_mesh(device.type, (ranks.size // shard, shard), mesh_dim_names=names)
 
