@@ -206,6 +206,23 @@ def test_runs_without_a_common_test_set_are_refused(runs: Path, tmp_path: Path) 
         comparison.compare([runs / "other", other])
 
 
+@pytest.mark.parametrize("file", ["metrics.json", "stages/operator/stage.json", "config.yaml"])
+def test_a_damaged_run_does_not_hide_those_beside_it(runs: Path, tmp_path: Path, file: str) -> None:
+    for name in ("toy_steps1", "other"):
+        shutil.copytree(runs / name, tmp_path / name, ignore=shutil.ignore_patterns("store"))
+    path = tmp_path / "other" / file
+    path.write_bytes(path.read_bytes()[:40] if path.suffix == ".json" else b"")
+    listed = CliRunner().invoke(app, ["runs", str(tmp_path)], catch_exceptions=False).stdout
+    assert "toy_steps1  finished" in listed and "other       damaged" in listed
+    cleaned = CliRunner().invoke(app, ["clean", str(tmp_path), "--json"], catch_exceptions=False).stdout
+    assert {Path(left["path"]).parts[-2] for left in json.loads(cleaned)} >= {"toy_steps1"} and "other" not in cleaned
+    alone = ["clean", str(tmp_path / "other")], ["watch", str(tmp_path / "other")]
+    both = ["compare", str(tmp_path / "toy_steps1"), str(tmp_path / "other")]
+    for command in alone if file.endswith("stage.json") else [*alone, both]:
+        with pytest.raises(UserError, match=f"{path} is (damaged|empty)"):
+            CliRunner().invoke(app, command, catch_exceptions=False)
+
+
 def test_what_goes_is_made_again_and_the_run_says_the_same(toy: Path, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "other", tmp_path / "other")
     run = tmp_path / "other"

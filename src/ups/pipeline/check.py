@@ -25,6 +25,7 @@ from ups.distributed.launch.claim import in_use, is_claimed
 from ups.distributed.launch.run_directory import begun, refuse_foreign, refuse_other
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime, wants_cuda
+from ups.durable import read_json
 from ups.errors import UserError
 from ups.evaluation.evaluate import PICTURE_BYTES
 from ups.models.saved import TrainedTask
@@ -170,7 +171,7 @@ def _check_run(config: RunConfig, directory: Path) -> Iterator[Finding]:
         refuse_other(directory, config, run_config(directory))
         check_trained(config, directory)
         metrics = directory / "metrics.json"
-        state = json.loads(metrics.read_text())["state"] if metrics.is_file() else "begun"
+        state = read_json(metrics)["state"] if metrics.is_file() else "begun"
         yield Finding("green", "run", f"{directory} is {state}; `ups run` goes on with it")
     else:
         yield Finding("green", "run", f"{directory} is free")
