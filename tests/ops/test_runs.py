@@ -176,6 +176,21 @@ def test_what_is_configured_otherwise_is_said_and_drawn(runs: Path, tmp_path: Pa
     done = CliRunner().invoke(app, ["compare", *two, "--json", "--plot", str(tmp_path / "both.svg")])
     assert json.loads(done.stdout)["configuration"] == {"data.seed": [0, 5], "training.steps": [1, 20]}
     assert "<svg" in (tmp_path / "both.svg").read_text()
+    CliRunner().invoke(app, ["compare", *two, "--plot", str(tmp_path / "both.pdf")])
+    assert (tmp_path / "both.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(UserError, match=r"ends in .png, .pdf, .svg, .html"):
+        CliRunner().invoke(app, ["compare", "gone", "gone", "--plot", "both.jpg"], catch_exceptions=False)
+
+
+def test_a_comparison_in_a_pipe_has_a_line_a_row(runs: Path, tmp_path: Path) -> None:
+    for name in ("toy_steps1", "other"):
+        shutil.copytree(runs / name, tmp_path / f"{name}_{'long' * 10}", ignore=shutil.ignore_patterns("store", "data"))
+    two = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.iterdir())]
+    done = subprocess.run(
+        [sys.executable, "-m", "ups", "compare", *two], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    rows = done.stdout.partition("\n\n")[0].splitlines()
+    assert len(rows) == 5 and max(map(len, rows)) > 80
 
 
 def test_a_comparison_is_a_page_that_leads_to_the_reports(runs: Path, tmp_path: Path) -> None:
@@ -231,6 +246,8 @@ def test_what_goes_is_made_again_and_the_run_says_the_same(toy: Path, runs: Path
     torn.write_text("half")
     asked = CliRunner().invoke(app, ["clean", str(tmp_path)], input="n\n")
     assert "may go" in asked.stdout and torn.exists()
+    with pytest.raises(UserError, match="nothing was removed, as nobody answered; give --yes"):
+        CliRunner().invoke(app, ["clean", str(tmp_path)], catch_exceptions=False)
     found = leftovers(tmp_path)
     assert {left.path.name for left in found} >= {torn.name, "store", "data"}
     assert remove(found, tmp_path) == sum(left.bytes for left in found) > 0

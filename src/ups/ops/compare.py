@@ -131,9 +131,9 @@ def as_plain(rows: Sequence[Row], changed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    from ups.report.drawing import render
+    from ups.rollout.pictures import Picture
 
-    path.write_bytes(render(figure(rows), "svg" if path.suffix == ".svg" else "png"))
+    Picture(figure(rows)).save(path)
 
 
 def figure(rows: Sequence[Row]) -> Figure:
