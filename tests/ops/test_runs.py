@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -17,6 +20,7 @@ from typer.testing import CliRunner
 
 from ups import pipeline
 from ups.cli.main import app
+from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.errors import UserError
 from ups.ops import compare as comparison
 from ups.ops.clean import leftovers, remove
@@ -131,6 +135,19 @@ def test_a_run_is_running_then_crashed_when_it_is_killed_and_gone_when_it_is_rem
     shutil.rmtree(run)
     with pytest.raises(UserError, match="was removed"):
         frame(run)
+
+
+def test_ranks_of_another_machine_are_elsewhere(runs: Path, tmp_path: Path) -> None:
+    """Whose process ids are others' here, and whose clock since its start says nothing."""
+    shutil.copytree(runs / "other", tmp_path / "other", ignore=shutil.ignore_patterns("store", "data"))
+    path = heartbeat_path(tmp_path / "other", 0)
+    Heartbeat(path, 0, 0).mark("update", 7)
+    content = path.read_bytes()
+    with (tmp_path / "other" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert re.search(r"0 +update, step 7 +0 s +[\d.]+ GB", _text(tmp_path / "other"))
+        path.write_bytes(content[:104] + struct.pack("<Qd", 1, struct.unpack("<d", content[112:])[0] - 300))
+        assert re.search(r"0 +update, step 7 +5 min +elsewhere", _text(tmp_path / "other"))
 
 
 def _text(run: Path) -> str:

@@ -36,6 +36,7 @@ from ups.distributed.faults.cuda_errors import cuda_errors
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.distributed.faults.watchdog import watching
 from ups.distributed.launch.outcome import supervised
+from ups.distributed.runtime.host import boot_id
 from ups.distributed.runtime.preflight import left_idle, preflight, refuse_other_systems
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.signals import StopFlag, stoppable
@@ -300,9 +301,8 @@ class Runtime:
     def _agree_on_machines(self) -> None:
         self.agree("software", software(), "install the same versions on every node")
         if self.device.type == "cuda" and not _shares_devices():
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
             card = str(torch.cuda.get_device_properties(self.device).uuid)
-            places = self.gather((boot, card))
+            places = self.gather((boot_id(), card))
             if twice := [rank for rank, place in enumerate(places) if places.index(place) != rank]:
                 other = places.index(places[twice[0]])
                 raise UserError(f"ranks {other} and {twice[0]} use the same GPU; start at most one rank a GPU")
