@@ -204,7 +204,7 @@ def test_damaged_files_of_a_run_are_refused_or_left_out(tmp_path_factory, data):
     run = tmp_path_factory.mktemp("run")
     Heartbeat(heartbeat_path(run, 3), 3, 0).mark("gradients", 7)
     beat = heartbeat_path(run, 3)
-    beat.write_bytes(data.draw(damaged(struct.pack("<QiiqiddQ", 5, 0, 1234, 7, 6, 1.5, 0.1, 5))))
+    beat.write_bytes(data.draw(damaged(2 * struct.pack("<QiiqiddQ", 5, 0, 1234, 7, 6, 1.5, 0.1, 5) + bytes(16))))
     (run / "heartbeats" / data.draw(st.sampled_from(("rank_", "rank_x", "rank_00003.old")))).write_bytes(
         beat.read_bytes()
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import SMALLER
+from small import SMALLER, TOY
 
 from ups import pipeline
 from ups.distributed.launch.outcome import outcome_of
@@ -81,6 +81,23 @@ def test_a_run_directory_of_another_config_is_refused_and_kept(finished_run: Pat
     with pytest.raises(UserError, match=r"belongs to another configuration \(settings.width differs\)"):
         pipeline.run("quickstart", [*SMALLER, "stages.operator.width=16"], finished_run.parent)
     assert (finished_run / "metrics.json").read_bytes() == before
+
+
+def test_another_seed_of_a_run_is_told_so_and_not_of_its_data(finished_run: Path) -> None:
+    with pytest.raises(UserError, match=r"belongs to another configuration \(seed differs\)"):
+        pipeline.run("quickstart", [*SMALLER, "seed=7"], finished_run.parent)
+
+
+def test_more_ranks_than_samples_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text(json.dumps(TOY))
+    for override, sentence in (
+        ("training.batch_size=4", "training.batch_size is 4 for 8 ranks"),
+        ("runtime.shard=3", "runtime.shard is 3, which does not divide the 8 ranks"),
+    ):
+        told = ["training.batch_size=8", "runtime.strategy=hsdp", override]
+        with pytest.raises(UserError, match=sentence):
+            pipeline.run(tmp_path / "toy.yaml", told, tmp_path / "runs", 8)
+        assert not (tmp_path / "runs").exists()
 
 
 def test_more_steps_for_a_stage_that_a_trained_one_stands_on_are_refused_before_any_training(tmp_path: Path) -> None:
@@ -314,6 +331,20 @@ def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="in use by another process"):
             pipeline.run("quickstart", SMALLER, tmp_path / "runs")
+
+
+def test_a_run_whose_directory_is_removed_ends_in_a_sentence_and_does_not_come_back(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text(json.dumps(TOY))
+    command = [sys.executable, "-m", "ups", "run", "toy.yaml", "training.steps=100000", "training.checkpoint_every=10"]
+    process = start([*command, "training.validate_every=50000"], tmp_path)
+    folder, deadline = tmp_path / "runs" / "toy", time.monotonic() + 120
+    while not (folder / "stages" / "operator" / "checkpoints" / "latest").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    folder.rename(tmp_path / "elsewhere")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2 and "error: runs/toy was removed or moved while its job ran" in output, output
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,21 @@ def write(path: Path, content: bytes | memoryview, *, temporary: Path | None = N
     sync(path.parent)
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """What a file of a run holds; one that is torn is refused. A FileNotFoundError where there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise damaged(path)
+    return content
+
+
+def damaged(path: Path) -> UserError:
+    return UserError(f"{path} is damaged; remove it, and the command that made it writes it again")
+
+
 def seal(content: Mapping[str, Any]) -> bytes:
     """JSON of `content` with the CRC-32 of its canonical form beside it."""
     body = json.loads(json.dumps(content))

@@ -10,7 +10,6 @@ Everything is differentiable in u0, in the conditions and in the forcings.
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from ups.distributed.runtime.host import memory_of
 from ups.distributed.runtime.settings import RuntimeConfig
+from ups.durable import read_json
 from ups.errors import UserError
 from ups.fields import AXES, Conditions, Grid, Trajectory
 from ups.models.predictor import Predictor
@@ -99,7 +99,7 @@ class Simulator:
     @cached_property
     def _metrics(self) -> Mapping[str, Any]:
         path = None if self.run is None else self.run / "metrics.json"
-        return json.loads(path.read_text()) if path is not None and path.is_file() else {}
+        return read_json(path) if path is not None and path.is_file() else {}
 
     def __repr__(self) -> str:
         return "\n".join(f"{what:11}{value}" for what, value in self._said())

@@ -21,6 +21,7 @@ from ups.distributed.faults.heartbeat import (
     heartbeats_of,
     read_heartbeat,
 )
+from ups.distributed.runtime.host import process_space
 
 
 def heartbeat(rank: int = 0, step: int = 5, phase: str = "vote", slowest: float = 0.1, at: float = 0.0) -> Beat:
@@ -36,6 +37,7 @@ def test_what_is_marked_is_read(tmp_path):
     assert (found.rank, found.attempt, found.pid, found.step, found.phase) == (3, 2, os.getpid(), 7, "vote")
     assert (mine.phase, mine.step) == ("vote", 7)
     assert 0 <= time.monotonic() - found.time < 30
+    assert found.host == process_space() and abs(time.time() - found.date) < 30
 
 
 def test_a_heartbeat_survives_sigkill(tmp_path):
@@ -61,7 +63,7 @@ def test_an_unknown_phase_is_a_bug(tmp_path):
         Heartbeat(heartbeat_path(tmp_path, 0), 0, 0).mark("lunch")
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 104, b"\0" * 104])
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 120, b"\0" * 120])
 def test_what_cannot_be_read_whole_is_nothing(tmp_path, content):
     path = tmp_path / "rank_00000"
     path.write_bytes(content)

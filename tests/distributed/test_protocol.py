@@ -151,6 +151,16 @@ def test_a_disk_that_refuses_checkpoints_for_too_long_is_given_up(data: Path, tm
     assert all("GaveUp: no checkpoint could be written for 0 s" in result["ended"] for result in results)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_signal_ends_the_wait_for_a_disk_that_refuses_the_last_checkpoint(
+    data: Path, tmp_path: Path, ranks: int
+) -> None:
+    fault = "term at checkpoint_files rank 0 step 6" + 999 * f"; full at checkpoint rank {ranks - 1} step 6"
+    results = run_ranks(ranks, _fit_on_a_full_disk, data, tmp_path, fault, 60.0)
+    assert all("Stopped: the checkpoint of step 6 could not be" in result["ended"] for result in results)
+    assert all(" is the last that is saved" in result["ended"] for result in results)
+
+
 def _fit_on_a_full_disk(data: Path, run: Path, fault: str, patience: float) -> dict[str, Any]:
     from ups.training import saving
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,9 +15,11 @@ import yaml
 from typer.testing import CliRunner
 
 from ups.cli.main import app
+from ups.config.load import save_config
 from ups.errors import UserError
 from ups.ops.launch import slurm
 from ups.ops.launch.job import Job, Record
+from ups.pipeline.config import load_run
 
 TOY = """
 name: toy
@@ -100,7 +104,9 @@ def test_a_task_for_rented_machines_says_what_they_need(toy: str, tmp_path: Path
     assert spot["resources"]["accelerators"] == "H200:8" and spot["resources"]["use_spot"]
     assert spot["file_mounts"]["/ups-kept"] == {"source": "s3://bucket/runs", "mode": "MOUNT_CACHED"}
     assert "--gpus 8" in spot["run"] and "rsync" in spot["run"]
-    many = launched(toy, *SKY[:-1], "shared", "--gpus", "8", "--nodes", "4", *runs)
+    sent = launched(toy, *SKY, *runs).partition("toy.launch/config.yaml:\n#   ")[2].replace("\n#   ", "\n")
+    assert yaml.safe_load(sent) == yaml.safe_load(TOY)
+    many = launched(toy, *SKY[:-1], "shared", "--gpus", "8", "--nodes", "4", "training.batch_size=32", *runs)
     task = yaml.safe_load(many)
     assert task["num_nodes"] == 4 and task["volumes"] == {"/ups-runs": "shared"}
     assert task["resources"]["autostop"] == {"idle_minutes": 10, "down": True}
@@ -123,6 +129,11 @@ def test_a_task_for_rented_machines_says_what_they_need(toy: str, tmp_path: Path
         (["--on", "local", "--seeds", "0,1"], "ups sweep"),
         (["--on", "slurm", "--seeds", "1,1"], "a seed twice"),
         (["--on", "slurm", "--slurm", "time=1 #"], "give an option of sbatch"),
+        (["--on", "slurm", "--gpus", "4", "--nodes", "4"], "training.batch_size is 8 for 16 ranks"),
+        (["--on", "slurm", "--gpus", "4", "runtime.strategy=hsdp", "runtime.shard=3"], "does not divide the 4 ranks"),
+        (["--on", "slurm", "stages.operator.start=nowhere"], "nowhere"),
+        ([*SKY, "stages.operator.start=runs/wide"], "stages.operator.start lies on this machine"),
+        (["--on", "local", "--gpus", "9"], "training.batch_size is 8 for 9 ranks"),
     ],
 )
 def test_what_cannot_be_launched_is_one_sentence_and_nothing_is_submitted(
@@ -195,6 +206,50 @@ def test_what_a_scheduler_refuses_leaves_nothing(
         *("runs" in before, "runs/toy.launch" in before),
         False,
     ]
+
+
+@pytest.mark.parametrize("place", [["--on", "slurm"], SKY])
+def test_a_name_that_another_configuration_has_is_not_launched(toy: str, tmp_path: Path, place: list[str]) -> None:
+    run = tmp_path / "runs" / "toy"
+    (run / "stages").mkdir(parents=True)
+    (run / ".lock").touch()
+    save_config(load_run(toy, ["seed=7"]), run / "config.yaml")
+    with pytest.raises(UserError, match=r"belongs to another configuration \(seed differs\)"):
+        launched(toy, *place, "--runs", str(run.parent))
+    assert not (run / "launch.json").exists() and not (tmp_path / "runs" / "toy.launch").exists()
+
+
+def test_trackers_that_a_job_would_not_have_are_refused(
+    toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = [None]
+    monkeypatch.setattr("ups.track.tracked.find_spec", lambda name: found[0])
+    monkeypatch.setenv("WANDB_API_KEY", "k3y")
+    asked = [toy, "--on", "slurm", "--runs", str(tmp_path / "runs"), "--dry-run", "runtime.tracking=[wandb]"]
+    with pytest.raises(UserError, match="which is not installed here"):
+        launched(*asked)
+    found[0] = object()
+    with pytest.raises(UserError, match="give --secret WANDB_API_KEY"):
+        launched(*asked)
+    assert "WANDB_API_KEY" in launched(*asked, "--secret", "WANDB_API_KEY")
+    assert "#!/bin/bash" in launched(*asked, "runtime.wandb.mode=offline")
+
+
+def test_of_two_that_launch_a_run_at_once_one_does(toy: str, tmp_path: Path) -> None:
+    """SLURM takes its time; its second answer would be another job."""
+    tools, runs = tmp_path / "bin", tmp_path / "runs"
+    tools.mkdir()
+    (tools / "sbatch").write_text(f"#!/bin/sh\nsleep 3; echo job >> {tmp_path}/asked; wc -l < {tmp_path}/asked\n")
+    (tools / "squeue").write_text("#!/bin/sh\necho 1 RUNNING\n")
+    for name in ("sbatch", "squeue"):
+        (tools / name).chmod(0o755)
+    command = [sys.executable, "-m", "ups", "launch", toy, "--on", "slurm", "--runs", str(runs)]
+    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
+    both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2]
+    assert re.search("is in use by another process|is launched already", "".join(said))
+    assert (tmp_path / "asked").read_text() == "job\n" and Record.of(runs / "toy").job == "1"
 
 
 def test_a_run_that_was_not_launched_is_one_sentence(tmp_path: Path) -> None:

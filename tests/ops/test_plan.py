@@ -99,6 +99,12 @@ def test_a_plan_counts_what_it_may_and_says_what_it_does_not_know(toy: str, tmp_
     assert any("off by 10% at most" in line for line in known.assumptions)
 
 
+def test_a_plan_of_one_rank_is_drawn_as_its_name_says(toy: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.pdf"
+    answer = CliRunner().invoke(app, ["plan", toy, "--runs", str(tmp_path / "runs"), "--plot", str(path)])
+    assert path.read_bytes().startswith(b"%PDF") and "parameters on 1 rank, " in answer.stdout
+
+
 def test_what_is_measured_is_kept_for_plans(toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "SIZES", planning.SIZES[:2])
     arguments = [
@@ -127,6 +133,10 @@ def test_what_is_measured_is_kept_for_plans(toy: str, tmp_path: Path, monkeypatc
         (["--gpus", "512", "--nodes", "16"], "4096 at most"),
         (["--price", "0"], "--price is 0"),
         (["--within", "0"], "--within is 0"),
+        (["--within", "nan"], "--within is nan"),
+        (["--beyond", "inf"], "--beyond is inf"),
+        (["--plot", "plan.jpg"], "plan.jpg: a picture's name ends in .png, .pdf, .svg"),
+        (["--plot", "none/plan.png"], "there is no folder none"),
         (["--device", "abacus"], "nothing is known of the device 'abacus'"),
         (["tasks={}"], "tasks"),
     ],

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -17,6 +20,7 @@ from typer.testing import CliRunner
 
 from ups import pipeline
 from ups.cli.main import app
+from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.errors import UserError
 from ups.ops import compare as comparison
 from ups.ops.clean import leftovers, remove
@@ -133,6 +137,19 @@ def test_a_run_is_running_then_crashed_when_it_is_killed_and_gone_when_it_is_rem
         frame(run)
 
 
+def test_ranks_of_another_machine_are_elsewhere(runs: Path, tmp_path: Path) -> None:
+    """Whose process ids are others' here, and whose clock since its start says nothing."""
+    shutil.copytree(runs / "other", tmp_path / "other", ignore=shutil.ignore_patterns("store", "data"))
+    path = heartbeat_path(tmp_path / "other", 0)
+    Heartbeat(path, 0, 0).mark("update", 7)
+    content = path.read_bytes()
+    with (tmp_path / "other" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert re.search(r"0 +update, step 7 +0 s +[\d.]+ GB", _text(tmp_path / "other"))
+        path.write_bytes(content[:104] + struct.pack("<Qd", 1, struct.unpack("<d", content[112:])[0] - 300))
+        assert re.search(r"0 +update, step 7 +5 min +elsewhere", _text(tmp_path / "other"))
+
+
 def _text(run: Path) -> str:
     """What is shown of it; nothing before it is a run."""
     console = Console(width=100, record=True, file=io.StringIO())
@@ -176,6 +193,21 @@ def test_what_is_configured_otherwise_is_said_and_drawn(runs: Path, tmp_path: Pa
     done = CliRunner().invoke(app, ["compare", *two, "--json", "--plot", str(tmp_path / "both.svg")])
     assert json.loads(done.stdout)["configuration"] == {"data.seed": [0, 5], "training.steps": [1, 20]}
     assert "<svg" in (tmp_path / "both.svg").read_text()
+    CliRunner().invoke(app, ["compare", *two, "--plot", str(tmp_path / "both.pdf")])
+    assert (tmp_path / "both.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(UserError, match=r"ends in .png, .pdf, .svg, .html"):
+        CliRunner().invoke(app, ["compare", "gone", "gone", "--plot", "both.jpg"], catch_exceptions=False)
+
+
+def test_a_comparison_in_a_pipe_has_a_line_a_row(runs: Path, tmp_path: Path) -> None:
+    for name in ("toy_steps1", "other"):
+        shutil.copytree(runs / name, tmp_path / f"{name}_{'long' * 10}", ignore=shutil.ignore_patterns("store", "data"))
+    two = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.iterdir())]
+    done = subprocess.run(
+        [sys.executable, "-m", "ups", "compare", *two], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    rows = done.stdout.partition("\n\n")[0].splitlines()
+    assert len(rows) == 5 and max(map(len, rows)) > 80
 
 
 def test_a_comparison_is_a_page_that_leads_to_the_reports(runs: Path, tmp_path: Path) -> None:
@@ -206,6 +238,23 @@ def test_runs_without_a_common_test_set_are_refused(runs: Path, tmp_path: Path) 
         comparison.compare([runs / "other", other])
 
 
+@pytest.mark.parametrize("file", ["metrics.json", "stages/operator/stage.json", "config.yaml"])
+def test_a_damaged_run_does_not_hide_those_beside_it(runs: Path, tmp_path: Path, file: str) -> None:
+    for name in ("toy_steps1", "other"):
+        shutil.copytree(runs / name, tmp_path / name, ignore=shutil.ignore_patterns("store"))
+    path = tmp_path / "other" / file
+    path.write_bytes(path.read_bytes()[:40] if path.suffix == ".json" else b"")
+    listed = CliRunner().invoke(app, ["runs", str(tmp_path)], catch_exceptions=False).stdout
+    assert "toy_steps1  finished" in listed and "other       damaged" in listed
+    cleaned = CliRunner().invoke(app, ["clean", str(tmp_path), "--json"], catch_exceptions=False).stdout
+    assert {Path(left["path"]).parts[-2] for left in json.loads(cleaned)} >= {"toy_steps1"} and "other" not in cleaned
+    alone = ["clean", str(tmp_path / "other")], ["watch", str(tmp_path / "other")]
+    both = ["compare", str(tmp_path / "toy_steps1"), str(tmp_path / "other")]
+    for command in alone if file.endswith("stage.json") else [*alone, both]:
+        with pytest.raises(UserError, match=f"{path} is (damaged|empty)"):
+            CliRunner().invoke(app, command, catch_exceptions=False)
+
+
 def test_what_goes_is_made_again_and_the_run_says_the_same(toy: Path, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "other", tmp_path / "other")
     run = tmp_path / "other"
@@ -214,6 +263,8 @@ def test_what_goes_is_made_again_and_the_run_says_the_same(toy: Path, runs: Path
     torn.write_text("half")
     asked = CliRunner().invoke(app, ["clean", str(tmp_path)], input="n\n")
     assert "may go" in asked.stdout and torn.exists()
+    with pytest.raises(UserError, match="nothing was removed, as nobody answered; give --yes"):
+        CliRunner().invoke(app, ["clean", str(tmp_path)], catch_exceptions=False)
     found = leftovers(tmp_path)
     assert {left.path.name for left in found} >= {torn.name, "store", "data"}
     assert remove(found, tmp_path) == sum(left.bytes for left in found) > 0

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +21,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ups.bench.tables import table
-from ups.config.text import parse_yaml
+from ups.config.load import read_mapping
+from ups.durable import read_json
 from ups.errors import UserError
 from ups.evaluation.labels import PERSISTENCE
 from ups.metrics.bootstrap import central, draws, resampled_means
@@ -61,8 +61,8 @@ class Result:
             raise UserError(
                 f"{run} has no {missing[0]}; finish the run, or evaluate it again with `ups evaluate {run}`"
             )
-        config = parse_yaml((run / files[0]).read_text())
-        found, metrics, errors = (json.loads((run / name).read_text()) for name in files[1:])
+        config = read_mapping(run / files[0])
+        found, metrics, errors = (read_json(run / name) for name in files[1:])
         model = metrics["model"]
         rivals = [p["name"] for p in metrics["predictors"] if p["kind"] == "compared"]
         kept = {model: MODEL, PERSISTENCE: PERSISTENCE} | {rival: rival for rival in rivals}

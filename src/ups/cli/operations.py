@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -137,7 +138,7 @@ def compare(
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", metavar="FILE", help="Also draw errors and intervals (.png, .svg), or all of it (.html)."
+            "--plot", metavar="FILE", help="Also draw errors and intervals (.png, .svg, .pdf), or all of it (.html)."
         ),
     ] = None,
     as_json: Json = False,
@@ -152,6 +153,10 @@ def compare(
 
     from ups.ops import compare as comparison
 
+    if plot is not None:
+        from ups.rollout.pictures import KINDS, check_path
+
+        check_path(plot, (*KINDS, ".html"))
     rows, changed = comparison.compare(runs), comparison.differences(runs)
     if plot is not None and plot.suffix == ".html":
         from ups.ops.compare_page import write_page
@@ -162,7 +167,8 @@ def compare(
     if as_json:
         print(json.dumps(comparison.as_plain(rows, changed), indent=1))
         return
-    Console(soft_wrap=True, highlight=False).print(comparison.error_table(rows))
+    width = None if sys.stdout.isatty() else 140
+    Console(soft_wrap=True, highlight=False, width=width).print(comparison.error_table(rows))
     print("\nconfigured otherwise" if changed else "\nthe configurations are the same")
     for key, values in changed.items():
         print(f"  {key}: {' | '.join(map(str, values))}")
@@ -194,7 +200,11 @@ def clean(
         for left in found:
             print(f"{left.bytes / 1e6:10,.1f} MB  {left.path}: {left.why}")
         print(f"{sum(left.bytes for left in found) / 1e6:10,.1f} MB may go")
-    if found and (yes or (not as_json and typer.confirm("remove it?", default=False))):
+    try:
+        going = bool(found) and (yes or (not as_json and typer.confirm("remove it?", default=False)))
+    except typer.Abort:  # no terminal, and nothing else that answers
+        raise UserError("nothing was removed, as nobody answered; give --yes to remove it") from None
+    if going:
         freed = remove(found, folder)
         if not as_json:
             print(f"{freed / 1e6:,.1f} MB are free")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from dataclasses import asdict
@@ -35,7 +36,7 @@ def plan(
         float | None, typer.Option("--beyond", metavar="GB/S", help="What a rank sends to other machines.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw it against the ranks: .png or .svg.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw it against the ranks: .png, .svg or .pdf.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -54,6 +55,7 @@ def plan(
     from rich.console import Console
 
     from ups.ops import plan as plans
+    from ups.ops.findings import counted
     from ups.ops.rates import Links
     from ups.pipeline import plan as planning
     from ups.track.progress import Progress
@@ -65,8 +67,12 @@ def plan(
         return
     Progress.silent = Progress.silent or as_json
     for option, rate in (("--within", within), ("--beyond", beyond)):
-        if rate is not None and rate <= 0:
+        if rate is not None and not 0 < rate < math.inf:
             raise UserError(f"{option} is {rate:g}; give a rate above 0, in GB/s a rank")
+    if plot is not None:
+        from ups.rollout.pictures import check_path
+
+        check_path(plot)
     console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 140)
     if measuring:
         if device is not None:
@@ -82,10 +88,11 @@ def plan(
     if as_json:
         print(planning.as_json(found))
         return
+    ranks = counted(found.ranks, "rank")
     for stage, best in found.best.items():
         rows = found.on_all(stage)
         work = f"{rows[0].flop:.3g} FLOP a step and rank"
-        console.print(f"{stage}: {rows[0].parameters / 1e6:.3g}M parameters on {found.ranks} ranks, {work}")
+        console.print(f"{stage}: {rows[0].parameters / 1e6:.3g}M parameters on {ranks}, {work}")
         console.print(plans.table(rows, best))
         console.print(plans.verdict(rows, best))
     console.print(f"store: {plans.in_bytes(found.store)}\n\nassumed")

@@ -112,7 +112,7 @@ def _read(path: Path, including: tuple[Path, ...], origins: Origins) -> dict[str
     if path.resolve() in including:
         chain = " → ".join(p.name for p in (*including, path))
         raise UserError(f"{path} includes itself ({chain}); remove one of the includes")
-    own = _read_mapping(path)
+    own = read_mapping(path)
     include = own.pop("include", None)
     names = [include] if isinstance(include, str) else include or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -128,7 +128,8 @@ def _read(path: Path, including: tuple[Path, ...], origins: Origins) -> dict[str
     return values
 
 
-def _read_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """What one file says, without its includes."""
     try:
         values = parse_yaml(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ups import checkpoint
-from ups.config.text import parse_yaml
+from ups.config.load import read_mapping
 from ups.distributed.launch.claim import claimed, is_claimed
+from ups.durable import damaged
+from ups.errors import UserError
 from ups.ops.runs import is_run, state_of
 
 
@@ -21,14 +23,16 @@ class Leftover:
 
 
 def leftovers(runs: Path) -> list[Leftover]:
-    """Of all runs in a folder, or of one run; nothing of one that is at work."""
+    """Of all runs in a folder, or of one run; nothing of one that is at work, or among others damaged."""
     directories = [runs] if is_run(runs) else sorted(path for path in runs.glob("*") if is_run(path))
-    return [
-        Leftover(path, why, _size(path))
-        for directory in directories
-        if not is_claimed(directory)
-        for path, why in _of(directory)
-    ]
+    found: list[Leftover] = []
+    for directory in directories:
+        try:
+            found += [Leftover(*left, _size(left[0])) for left in _of(directory)] if not is_claimed(directory) else []
+        except UserError:
+            if directory == runs:
+                raise
+    return found
 
 
 def remove(found: list[Leftover], runs: Path) -> int:
@@ -61,9 +65,12 @@ def _of(directory: Path) -> Iterator[tuple[Path, str]]:
                 yield path, "neither the best nor the last"
     if (directory / "store").is_dir():
         yield directory / "store", "written again when the run is trained or evaluated again"
-    config = parse_yaml((directory / "config.yaml").read_text())
-    made = all(task.get("make") for task in config["tasks"].values())
-    if made and not config["data"].get("root") and (directory / "data").is_dir():
+    config = read_mapping(directory / "config.yaml")
+    try:
+        made = all(task.get("make") for task in config["tasks"].values()) and not config["data"].get("root")
+    except (KeyError, TypeError, AttributeError):
+        raise damaged(directory / "config.yaml") from None
+    if made and (directory / "data").is_dir():
         yield directory / "data", "made again, the same, when the run needs it"
 
 

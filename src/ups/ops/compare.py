@@ -17,7 +17,7 @@ import torch
 from rich.table import Table
 
 from ups.bench.ratios import MODEL, Ratio, Result, average, ratio
-from ups.config.text import parse_yaml
+from ups.config.load import read_mapping
 from ups.distributed.launch.run_directory import leaves
 from ups.errors import UserError
 from ups.evaluation.labels import PERSISTENCE
@@ -103,7 +103,7 @@ def short_names(runs: Sequence[str | Path]) -> list[str]:
 
 def differences(runs: Sequence[Path]) -> dict[str, list[Any]]:
     """The keys in which configurations differ, and each run's value."""
-    flat = [leaves(parse_yaml((run / "config.yaml").read_text())) for run in runs]
+    flat = [leaves(read_mapping(run / "config.yaml")) for run in runs]
     keys = sorted({key for values in flat for key in values} - _OWN)
     told = {key: [values.get(key) for values in flat] for key in keys}
     return {key: values for key, values in told.items() if any(value != values[0] for value in values)}
@@ -131,9 +131,9 @@ def as_plain(rows: Sequence[Row], changed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    from ups.report.drawing import render
+    from ups.rollout.pictures import Picture
 
-    path.write_bytes(render(figure(rows), "svg" if path.suffix == ".svg" else "png"))
+    Picture(figure(rows)).save(path)
 
 
 def figure(rows: Sequence[Row]) -> Figure:

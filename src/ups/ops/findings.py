@@ -39,6 +39,10 @@ def summary(findings: list[Finding]) -> str:
     return f"the run {verdict}: {counts['green']} ok, {counts['amber']} notes, {counts['red']} that fail"
 
 
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def as_plain(findings: list[Finding]) -> dict[str, Any]:
     return {"ready": not any(f.level == "red" for f in findings), "findings": [asdict(f) for f in findings]}
 

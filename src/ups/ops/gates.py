@@ -11,7 +11,6 @@ not decide, no gate does.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,10 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from ups.bench.ratios import MODEL, Ratio, Result, ratio
+from ups.config.load import read_mapping
 from ups.config.settings import PositiveFloat, Strict
-from ups.config.text import parse_yaml
 from ups.data.settings import TaskConfig
+from ups.durable import read_json
 from ups.errors import UserError
 from ups.evaluation.labels import PERSISTENCE
 
@@ -86,10 +86,10 @@ def references(
         where, run = f"gates.{name}.reference", Path(gate.reference).expanduser()
         if not (run / "metrics.json").is_file():
             raise UserError(f"{where} is {run}, which is no finished run; give the folder of one")
-        metrics = json.loads((run / "metrics.json").read_text())
+        metrics = read_json(run / "metrics.json")
         if metrics["state"] != "finished":
             raise UserError(f"{where} is {run}, which is {metrics['state']}, not finished; finish it, or give another")
-        theirs = parse_yaml((run / "config.yaml").read_text())
+        theirs = read_mapping(run / "config.yaml")
         result = Result.of(run)
         known = {task: TaskConfig.model_validate(told) for task, told in theirs["tasks"].items()}
         for task, config in tasks.items():

@@ -22,7 +22,7 @@ from ups.distributed.runtime.preflight import left_idle, preflight
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import wants_cuda
 from ups.errors import UserError
-from ups.ops.findings import Finding
+from ups.ops.findings import Finding, counted
 from ups.track.environment import software
 from ups.track.tracked import check_trackers
 
@@ -36,10 +36,11 @@ def check_device(config: RuntimeConfig, ranks: int) -> Iterator[Finding]:
     cuda = wants_cuda(config)
     if not cuda:
         cores = len(os.sched_getaffinity(0))
-        yield Finding("green", "device", f"{ranks} CPU rank{'s' * (ranks > 1)} on {cores} cores; {software()}")
+        yield Finding("green", "device", f"{counted(ranks, 'CPU rank')} on {counted(cores, 'core')}; {software()}")
         threads = config.threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
         if ranks * threads > cores:
-            says = f"{ranks} ranks of {threads} threads share {cores} cores and slow one another; use fewer"
+            share = f"{counted(ranks, 'rank')} of {counted(threads, 'thread')} on {counted(cores, 'core')}"
+            says = f"{share} slow one another; use fewer"
             yield Finding("amber", "device", says)
         if shutil.which("nvidia-smi") and not torch.cuda.is_available():
             says = f"the machine has NVIDIA's driver, which torch {torch.__version__} cannot use; install a CUDA build"

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ups.ops.findings import counted
 from ups.ops.rates import Links, StepRates
 from ups.ops.step_cost import Cost
 
@@ -190,7 +191,8 @@ def draw(rows: Sequence[Estimate], best: Estimate | None, memory: float | None, 
     """Memory, step time and sent bytes of each strategy against the number of ranks."""
     from matplotlib.figure import Figure
 
-    from ups.report.drawing import plain, render
+    from ups.report.drawing import plain
+    from ups.rollout.pictures import Picture
 
     def sent(row: Estimate) -> tuple[float, float] | None:
         whole = (row.within + row.beyond) / 1e9
@@ -228,8 +230,8 @@ def draw(rows: Sequence[Estimate], best: Estimate | None, memory: float | None, 
         panels[0].axhline(memory / 1e9, color="grey", linestyle="--", label="the device's memory")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(STRATEGIES) + 1)
     if best is not None:
-        figure.suptitle(plain(f"{best.stage} on {best.ranks} ranks: {best.strategy} is recommended"))
-    path.write_bytes(render(figure, "svg" if path.suffix == ".svg" else "png"))
+        figure.suptitle(plain(f"{best.stage} on {counted(best.ranks, 'rank')}: {best.strategy} is recommended"))
+    Picture(figure).save(path)
 
 
 def in_bytes(count: float) -> str:

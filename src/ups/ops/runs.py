@@ -8,12 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from rich.table import Table
 
 from ups.distributed.launch.claim import is_claimed
 from ups.distributed.launch.outcome import outcome_of
+from ups.durable import damaged, read_json
 from ups.errors import UserError
 from ups.evaluation.labels import PERSISTENCE
 
@@ -31,8 +33,9 @@ _STATES = {
 @dataclass(frozen=True)
 class RunState:
     """`state`: running; finished (its metrics say so), trained, stopped, refused, gave up (it was decided); crashed
-    (nothing was). `metric` is the error over the trivial one, geometric mean over tasks: of the test data where there
-    are metrics, else the best of validation. `age` counts seconds since anything was written.
+    (nothing was); damaged (its own files cannot be read). `metric` is the error over the trivial one, geometric mean
+    over tasks: of the test data where there are metrics, else the best of validation. `age` counts seconds since
+    anything was written.
     """
 
     name: str
@@ -56,26 +59,36 @@ def all_runs(runs: Path) -> list[RunState]:
     found = []
     for directory in sorted(path for path in runs.iterdir() if is_run(path)):
         try:
-            found.append(state_of(directory))
+            found.append(listed(directory))
         except FileNotFoundError:
             continue
     return sorted(found, key=lambda run: run.age)
 
 
+def listed(directory: Path) -> RunState:
+    """The state, also of a run whose files are damaged: those beside it in a list are not."""
+    try:
+        return state_of(directory)
+    except UserError:
+        return RunState(directory.name, "damaged", None, None, None, None, *_age_and_bytes(directory))
+
+
 def state_of(directory: Path) -> RunState:
-    """A FileNotFoundError where the run is gone."""
+    """A FileNotFoundError where the run is gone, a UserError where its files are damaged."""
     if not is_run(directory):
         raise FileNotFoundError(f"{directory} is not a run")
+    if not (directory / "config.yaml").stat().st_size:
+        raise damaged(directory / "config.yaml")
     metrics = _json(directory / "metrics.json")
     training = current_training(directory)
     last = {} if training is None else last_events(training / "events.jsonl")
     told = {} if training is None else _json(training / "stage.json")
     step = last.get("step", {}).get("step")
     best = last.get("validation", {}).get("score")
-    metric = _metric(metrics) if metrics else best
-    files = [(path, _stat(path)) for path in directory.rglob("*")]
-    known = [stat for _, stat in files if stat is not None]
-    newest = max((stat.st_mtime for stat in known), default=time.time())
+    try:
+        metric = _metric(metrics) if metrics else best
+    except (KeyError, TypeError, AttributeError):
+        raise damaged(directory / "metrics.json") from None
     return RunState(
         directory.name,
         _state(directory, metrics),
@@ -83,9 +96,14 @@ def state_of(directory: Path) -> RunState:
         step,
         told.get("training", {}).get("steps"),
         metric,
-        max(0.0, time.time() - newest),
-        sum(stat.st_size for (path, stat) in files if stat is not None and path.is_file()),
+        *_age_and_bytes(directory),
     )
+
+
+def _age_and_bytes(directory: Path) -> tuple[float, int]:
+    known = [stat for path in directory.rglob("*") if (stat := _stat(path)) is not None]
+    newest = max((stat.st_mtime for stat in known), default=time.time())
+    return max(0.0, time.time() - newest), sum(stat.st_size for stat in known if S_ISREG(stat.st_mode))
 
 
 def _state(directory: Path, metrics: Mapping[str, Any]) -> str:
@@ -156,7 +174,14 @@ def table(runs: Sequence[RunState]) -> Table:
 
 
 COLUMNS = {"run": False, "state": False, "stage": False, "step": True, "error": True, "age": True, "MB": True}
-_COLOURS = {"running": "bold", "crashed": "red", "gave up": "red", "failed a gate": "red", "refused": "yellow"}
+_COLOURS = {
+    "running": "bold",
+    "crashed": "red",
+    "gave up": "red",
+    "failed a gate": "red",
+    "refused": "yellow",
+    "damaged": "red",
+}
 
 
 def duration(seconds: float) -> str:
@@ -169,7 +194,7 @@ def duration(seconds: float) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        return read_json(path)
     except FileNotFoundError:
         return {}
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ups.distributed.faults.heartbeat import heartbeats_of
-from ups.distributed.runtime.host import process_use
+from ups.distributed.runtime.host import process_space, process_use
 from ups.errors import UserError
 from ups.ops.runs import current_training, duration, state_of, tail
 
@@ -54,9 +54,12 @@ def frame(directory: Path) -> tuple[RenderableType, bool]:
         for heading in ("rank", "does", "for", "memory"):
             ranks.add_column(heading)
         for beat in beats:
-            resident, _ = process_use(beat.pid)
-            memory = "gone" if resident is None else f"{resident / 1e9:.2f} GB"
-            ranks.add_row(str(beat.rank), beat.place, duration(time.monotonic() - beat.time), memory)
+            age, memory = time.monotonic() - beat.time, "gone"
+            if beat.host != process_space():
+                age, memory = max(0.0, time.time() - beat.date), "elsewhere"
+            elif (resident := process_use(beat.pid)[0]) is not None:
+                memory = f"{resident / 1e9:.2f} GB"
+            ranks.add_row(str(beat.rank), beat.place, duration(age), memory)
         lines.append(ranks)
     return Group(*lines), run.state == "running"
 

@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ups.durable import write
+from ups.durable import read_json, write
 from ups.errors import UserError
 from ups.pipeline.config import RunConfig
 from ups.pipeline.trainings import BEFORE, stage_plans
@@ -53,7 +53,7 @@ def set_aside(config: RunConfig, directory: Path, name: str) -> None:
         return
     metrics = directory / "metrics.json"
     if metrics.is_file():  # they are of what the run had before
-        write(metrics, (json.dumps(json.loads(metrics.read_text()) | {"state": "evaluated"}, indent=1) + "\n").encode())
+        write(metrics, (json.dumps(read_json(metrics) | {"state": "evaluated"}, indent=1) + "\n").encode())
     (directory / BEFORE).mkdir(exist_ok=True)
     for stale in reversed([name, *standing_on(config, name)]):
         if plans[stale].directory.exists():
@@ -75,4 +75,4 @@ def _ended(plan: Plan) -> bool:
     progress, path = progress_of(plan.directory), plan.directory / "stage.json"
     if progress is None or not path.is_file():
         return False
-    return progress["step"] == json.loads(path.read_text())["training"]["steps"]
+    return progress["step"] == read_json(path)["training"]["steps"]

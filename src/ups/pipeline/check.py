@@ -25,6 +25,7 @@ from ups.distributed.launch.claim import in_use, is_claimed
 from ups.distributed.launch.run_directory import begun, refuse_foreign, refuse_other
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime, wants_cuda
+from ups.durable import read_json
 from ups.errors import UserError
 from ups.evaluation.evaluate import PICTURE_BYTES
 from ups.models.saved import TrainedTask
@@ -37,7 +38,7 @@ from ups.ops.stand_in import stand_in_data, stand_in_task
 from ups.ops.step_cost import Cost, recorded, step_cost
 from ups.pipeline.config import RunConfig, load_run, run_config
 from ups.pipeline.data import look_at_inputs
-from ups.pipeline.trainings import check_trained, compared_plans, stage_plans
+from ups.pipeline.trainings import check_batches, check_trained, compared_plans, stage_plans
 from ups.training.fit import Plan
 from ups.training.restore import restored, stage_folder
 from ups.training.settings import TrainingConfig
@@ -105,10 +106,20 @@ def findings_of(name: str, overrides: Sequence[str], runs: Path, ranks: int) -> 
     yield from guarded("disk", lambda: machine.check_disks(needs))
 
 
+def check_job(config: RunConfig, directory: Path, ranks: int, node: int) -> None:
+    """Refuse a run that cannot be on any machine: in the directory of another, or on so many ranks, so many a node."""
+    refuse_foreign(directory)
+    if begun(directory):
+        refuse_other(directory, config, run_config(directory))
+    check_batches(config, ranks)
+    config.runtime.sharing(ranks, node)
+
+
 def check_quickly(config: RunConfig, directory: Path, ranks: int) -> None:
-    """What `ups run` looks at before it begins, in a moment: machine, trackers, gates, headers of the data, disks. What
-    would fail is refused, what is worth knowing is said.
+    """What `ups run` looks at before it begins, in a moment: its directory, machine, trackers, gates, headers of the
+    data, disks. What would fail is refused, what is worth knowing is said.
     """
+    check_job(config, directory, ranks, ranks)
     needs = _needs(config, directory, look_at_inputs(config, directory), [], ranks)
     for found in (_around(config, directory, ranks), guarded("disk", lambda: machine.check_disks(needs))):
         for finding in found:
@@ -160,7 +171,7 @@ def _check_run(config: RunConfig, directory: Path) -> Iterator[Finding]:
         refuse_other(directory, config, run_config(directory))
         check_trained(config, directory)
         metrics = directory / "metrics.json"
-        state = json.loads(metrics.read_text())["state"] if metrics.is_file() else "begun"
+        state = read_json(metrics)["state"] if metrics.is_file() else "begun"
         yield Finding("green", "run", f"{directory} is {state}; `ups run` goes on with it")
     else:
         yield Finding("green", "run", f"{directory} is free")

@@ -11,7 +11,6 @@ most similar task the model knows (`models/operator/inherit.py`).
 from __future__ import annotations
 
 import copy
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from ups.data.open import open_dataset
 from ups.data.sources import open_files
 from ups.data.tasks import tasks
 from ups.distributed.launch.local import refuse_launchers
+from ups.durable import read_json
 from ups.errors import UserError
 from ups.models.operator.inherit import bank_sizes
 from ups.models.operator.model import OperatorModel
@@ -88,7 +88,7 @@ class ParentModel:
                 "to add to; fine-tune an operator model (spectral, pdet_stack or pdet_unet)"
             )
         order = folder.parent / ORDER
-        plugins = json.loads(order.read_text())["plugins"] if order.is_file() else []
+        plugins = read_json(order)["plugins"] if order.is_file() else []
         if there:
             place = hub.pinned(run, folder)
             name = place.rpartition("@")[0].rpartition("/")[2]

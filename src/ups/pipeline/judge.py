@@ -20,7 +20,7 @@ from ups.config.settings import decisive
 from ups.data.joined import Subset
 from ups.data.sources import Source
 from ups.distributed.runtime.start import Runtime
-from ups.durable import write
+from ups.durable import read_json, write
 from ups.evaluation.cheap import DRESSED, PERTURBED
 from ups.evaluation.choice import choosable
 from ups.evaluation.evaluate import Evaluation, evaluate
@@ -182,7 +182,7 @@ def look(
     known = {"gates": decisive(config)["gates"], "small": config.evaluation.small}
     known["stages"] = {name: checksum_of(plan.directory) for name, plan in plans.items()}
     path = directory / "evaluation" / "small.json"
-    if path.is_file() and (kept := json.loads(path.read_text()))["of"] == known:
+    if path.is_file() and (kept := read_json(path))["of"] == known:
         return [Verdict(**verdict) for verdict in kept["gates"]]
     of = references(config.gates, config.tasks, config.data_seed)
     predictors = {name: _predictor(plan, runtime) for name, plan in plans.items()}
@@ -244,7 +244,7 @@ def _untrained(config: UntrainedConfig, tasks: Mapping[str, TrainedTask]) -> Pre
 
 def _ended(plan: Plan) -> bool:
     budget, progress = plan.directory / "budget.json", progress_of(plan.directory)
-    return budget.exists() and progress is not None and json.loads(budget.read_text())["steps"] == progress["step"]
+    return budget.exists() and progress is not None and read_json(budget)["steps"] == progress["step"]
 
 
 def _progress(plan: Plan) -> dict[str, Any]:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from ups.config.load import packaged_configs, read_config
 from ups.config.text import to_yaml
-from ups.distributed.launch.claim import in_use, is_claimed
+from ups.distributed.launch.claim import claimed, in_use, is_claimed
 from ups.errors import UserError
 from ups.ops.launch import local, sky, slurm
 from ups.ops.launch.job import RECORD, Job, Record, check_secrets
 from ups.ops.launch.sky import Rented
 from ups.ops.runs import is_run, state_of
+from ups.pipeline.check import check_job, check_quickly
 from ups.pipeline.config import RunConfig, load_run
+from ups.pipeline.trainings import check_trained
 from ups.track.environment import SOFTWARE, version_of
+from ups.track.tracked import check_trackers
 
 PLACES = ("local", "slurm", "sky")
 _TAIL = 200
 """Lines of a log that are shown."""
+_TOKEN = "WANDB_API_KEY"
 
 
 @dataclass(frozen=True)
@@ -61,14 +67,17 @@ def asked(
 
 
 def launch(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> list[Path]:
-    """Submit it; the directories of the runs."""
+    """Submit it; the directories of the runs. Of several that launch it at once, one does."""
     job = _job(name, overrides, runs, wanted)
     directories = [job.runs / each for each in job.names]
-    for directory in directories:
-        _refuse_launched(directory)
     made = [folder for folder in (job.folder, job.runs) if not folder.exists()]
     try:
-        records = _submit(name, overrides, job, wanted)
+        with claimed(job.folder):
+            for directory in directories:
+                _refuse_launched(directory)
+            records = _submit(name, overrides, job, wanted)
+            for directory, record in zip(directories, records, strict=True):
+                record.keep(directory)
     except UserError:  # refused: what was written for it goes too
         if job.folder in made:
             shutil.rmtree(job.folder, ignore_errors=True)
@@ -76,8 +85,6 @@ def launch(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> li
             with suppress(OSError):  # not empty: somebody else's by now
                 job.runs.rmdir()
         raise
-    for directory, record in zip(directories, records, strict=True):
-        record.keep(directory)
     return directories
 
 
@@ -90,7 +97,9 @@ def dry_run(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> s
         return slurm.script(job, wanted.slurm)
     assert wanted.rented is not None
     words = sky.started("sky", job, wanted.rented, job.folder / "task.yaml")
-    return f"# {' '.join(words)}\n{to_yaml(sky.task(job, wanted.rented))}"
+    values = "".join(f"#   {line}\n" for line in to_yaml(_values(name, overrides, job)).splitlines())
+    task = to_yaml(sky.task(job, wanted.rented))
+    return f"# {' '.join(words)}\n{task}# {job.folder / 'config.yaml'}:\n{values}"
 
 
 def status(directory: Path) -> tuple[str, str]:
@@ -142,15 +151,37 @@ def _job(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> Job:
         if wanted.rented is None:
             raise UserError("--on sky needs --cloud, --gpu and --storage; see `ups launch --help`")
         sky.check(job, wanted.rented)
-        _check_portable(config, wanted.secrets)
+        _check_portable(config)
+    _check_token(config, wanted)
+    node = job.gpus or 1
+    for own in job.each():
+        each = load_run(name, [*overrides, *own], None if wanted.on == "sky" else runs)
+        check_job(each, runs / each.name, node * job.nodes, node)
+        if wanted.on != "sky":  # which may have what it starts from on its storage
+            check_trained(each, runs / each.name)
+    if wanted.on == "local":
+        check_quickly(config, runs / config.name, node)
     return job
 
 
-def _check_portable(config: RunConfig, secrets: Sequence[str]) -> None:
-    """Refuse what a rented machine would not find."""
+def _check_token(config: RunConfig, wanted: Asked) -> None:
+    """Refuse a tracker that the job would not have, or whose token it would not get."""
+    if wanted.on != "sky":
+        check_trackers(config.runtime)
     online = "wandb" in config.runtime.tracking and config.runtime.wandb.mode == "online"
-    if online and "WANDB_API_KEY" not in secrets:
-        raise UserError("W&B asks for a token there: give --secret WANDB_API_KEY, or runtime.wandb.mode=offline")
+    left = wanted.on == "sky" or (wanted.on == "slurm" and _TOKEN in os.environ)
+    if online and left and _TOKEN not in wanted.secrets:
+        raise UserError(f"W&B asks for a token there: give --secret {_TOKEN}, or runtime.wandb.mode=offline")
+
+
+def _check_portable(config: RunConfig) -> None:
+    """Refuse what a rented machine would not find."""
+    for stage, settings in config.each_stage().items():
+        if settings.start and not settings.start.startswith(("hf://", f"{sky.KEPT}/", f"{sky.SHARED}/")):
+            raise UserError(
+                f"stages.{stage}.start lies on this machine; put it on the storage and give {sky.KEPT}/RUN (a bucket) "
+                f"or {sky.SHARED}/RUN (a volume), or hf://owner/name"
+            )
     if config.plugins:
         raise UserError("plugins lie on this machine; put them into a package that --install names, or run elsewhere")
     for name, task in config.tasks.items():
@@ -186,7 +217,12 @@ def _submit(name: str, overrides: Sequence[str], job: Job, wanted: Asked) -> lis
     if wanted.on == "slurm":
         return slurm.submit(job, wanted.slurm)
     assert wanted.rented is not None
-    return sky.submit(job, wanted.rented, read_config(name, overrides).values | {"name": job.name})
+    return sky.submit(job, wanted.rented, _values(name, overrides, job))
+
+
+def _values(name: str, overrides: Sequence[str], job: Job) -> dict[str, Any]:
+    """What the configuration says, for machines that do not have its file."""
+    return read_config(name, overrides).values | {"name": job.name}
 
 
 def _place(record: Record) -> ModuleType:

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from ups.config.load import config_hash
-from ups.data.sampler import check_ranks
 from ups.data.sources import Source
 from ups.distributed.faults import crash
 from ups.distributed.faults.heartbeat import Heartbeat
+from ups.distributed.launch.claim import gone
 from ups.distributed.launch.local import refuse_launchers, start_ranks
 from ups.distributed.launch.outcome import Outcome, decide, forget, supervised
 from ups.distributed.launch.run_directory import begun, claimed_run
 from ups.distributed.runtime.start import Ranks, Runtime
-from ups.durable import write
+from ups.durable import read_json, write
 from ups.errors import GateFailed, GaveUp, Stopped, UserError
 from ups.evaluation.scores import check_finite
 from ups.ops.gates import Verdict, references
@@ -32,6 +32,7 @@ from ups.pipeline.config import RunConfig, load_run, run_config
 from ups.pipeline.data import data_of, timed_data
 from ups.pipeline.judge import fingerprint, judge, look
 from ups.pipeline.trainings import (
+    check_batches,
     check_trained,
     compared_plans,
     device_seconds,
@@ -116,7 +117,7 @@ def finish(
             _guarded(directory, lambda rt: _before_evaluation(rt, config, directory), config)
             start_ranks(_evaluate_command(directory, command), directory, ranks.count, config.runtime)
             _guarded(directory, lambda rt: _after_evaluation(rt, directory, page), config)
-    return json.loads((directory / "metrics.json").read_text())
+    return read_json(directory / "metrics.json")
 
 
 def train(
@@ -129,9 +130,7 @@ def train(
     directory = runs / config.name
 
     def work(runtime: Runtime) -> None:
-        for settings in config.each_stage().values():  # before data are made for a job that cannot be
-            if (told := config.training_of(settings.training).batch_size) is not None:
-                check_ranks(told, runtime.size)
+        check_batches(config, runtime.size)  # before data are made for a job that cannot be
         if stage is None:
             check_trained(config, directory)
         tasks, _ = timed_data(runtime, config, directory)
@@ -218,7 +217,7 @@ def evaluate(directory: Path) -> dict[str, Any]:
     for plan in stage_plans(config, {}, directory).values():
         _refuse_unfinished(directory, plan)
     details = directory / "evaluation" / "details.json"
-    command = json.loads(details.read_text())["command"] if details.exists() else f"ups run {directory / 'config.yaml'}"
+    command = read_json(details)["command"] if details.exists() else f"ups run {directory / 'config.yaml'}"
 
     def work(runtime: Runtime) -> None:
         judge(runtime, config, directory, *data_of(runtime, config, directory), command)
@@ -226,7 +225,7 @@ def evaluate(directory: Path) -> dict[str, Any]:
 
     if "RANK" in os.environ:  # one of several: who started them has claimed the run, and judges what came of it
         _guarded(directory, work, config)
-        return json.loads((directory / "metrics.json").read_text())
+        return read_json(directory / "metrics.json")
     with _claimed(directory, config):
         with Runtime.start(config.runtime, config.seed) as runtime:
             work(runtime)
@@ -244,7 +243,7 @@ def evaluate_on_ranks(directory: Path, ranks: int) -> dict[str, Any]:
 
 def _judged(directory: Path) -> dict[str, Any]:
     """The metrics, where they are numbers that its gates let pass."""
-    metrics = json.loads((directory / "metrics.json").read_text())
+    metrics = read_json(directory / "metrics.json")
     check_finite(metrics["tasks"])
     _hold([Verdict(**verdict) for verdict in metrics.get("gates", [])], "on all test data")
     return metrics
@@ -319,7 +318,7 @@ def _evaluate_command(directory: Path, command: str) -> list[str]:
     """What evaluates; `command` is what the run was made with, which ranks read where an evaluation keeps it."""
     details = directory / "evaluation" / "details.json"
     details.parent.mkdir(exist_ok=True)
-    known = json.loads(details.read_text()) if details.is_file() else {}
+    known = read_json(details) if details.is_file() else {}
     write(details, json.dumps(known | {"command": command}).encode())
     return ["evaluate", str(directory)]
 
@@ -340,7 +339,7 @@ def _finished(directory: Path, config: RunConfig, page: bool) -> dict[str, Any] 
     path = directory / "metrics.json"
     if not path.is_file() or (page and not (directory / "report.html").is_file()):
         return None
-    metrics = json.loads(path.read_text())
+    metrics = read_json(path)
     done = metrics.get("state") == "finished" and metrics.get("configuration") == fingerprint(config)
     return metrics if done else None
 
@@ -379,6 +378,8 @@ def _guarded(directory: Path, work: Callable[[Runtime], object], config: RunConf
         decide(directory, Outcome("gate_failed", str(error), ranks.rank))
         raise
     except Exception as error:
+        if not directory.is_dir():
+            raise gone(directory) from error
         if ranks.launched:
             heartbeat = runtime.heartbeat if runtime else Heartbeat(None, ranks.rank, ranks.attempt)
             details = {"device": str(runtime.device), **runtime.doing} if runtime else {}

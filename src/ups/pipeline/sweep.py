@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ups.config.load import read_config
 from ups.errors import GateFailed, GaveUp, UserError
-from ups.ops.runs import RunState, is_run, state_of
+from ups.ops.runs import RunState, is_run, listed
 from ups.ops.sweep import combinations
 from ups.pipeline.config import load_run
 from ups.pipeline.launch import Asked, dry_run, launch, launched
@@ -54,4 +54,4 @@ def _runs_of(name: str, overrides: Sequence[str], runs: Path) -> dict[str, list[
 
 
 def _states(labels: Iterable[str], runs: Path) -> list[RunState]:
-    return [state_of(runs / label) for label in labels if is_run(runs / label)]
+    return [listed(runs / label) for label in labels if is_run(runs / label)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.config.settings import Strict
+from ups.data.sampler import check_ranks
 from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.pipeline.config import COMMON, ComparedConfig, RunConfig, StageConfig
@@ -103,6 +104,13 @@ def check_trained(config: RunConfig, directory: Path) -> None:
             )
         if done is not None and done["step"] < plan.training.steps:
             moving.add(name)
+
+
+def check_batches(config: RunConfig, ranks: int) -> None:
+    """Refuse batches that leave a rank without a sample, where the configuration says how large they are."""
+    for stage in config.each_stage().values():
+        if (told := config.training_of(stage.training).batch_size) is not None:
+            check_ranks(told, ranks)
 
 
 def train_stages(runtime: Runtime, plans: dict[str, Plan], profile: int | None = None) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import yaml
 
 from ups.config.plugins import load_plugins
+from ups.durable import read_json
 from ups.equations import named
 from ups.errors import UserError
 from ups.evaluation.solver import Coarse, Comparison
@@ -26,14 +26,14 @@ def assemble(run: Path) -> Report:
     path = run / "metrics.json"
     if not path.is_file():
         raise UserError(f"{run} has no metrics.json; finish it with `ups run`, or evaluate it with `ups evaluate`")
-    metrics = json.loads(path.read_text())
-    details = json.loads((run / "evaluation" / "details.json").read_text())
+    metrics = read_json(path)
+    details = read_json(run / "evaluation" / "details.json")
     legend = Legend.read(details)
     config = yaml.safe_load((run / "config.yaml").read_text())
     load_plugins(config.get("plugins", ()))  # for titles and formulas of the user's own equations
     own = {name for name, task in config["tasks"].items() if task.get("define")}
     tasks = [_page(run, legend, name, views, details, own) for name, views in metrics["tasks"].items()]
-    environment = json.loads((run / "env.json").read_text())
+    environment = read_json(run / "env.json")
     curves = [_curve(run / t["events"], t["label"], t["predictor"]) for t in details["trainings"]]
     return Report(
         name=metrics["name"],
@@ -46,7 +46,7 @@ def assemble(run: Path) -> Report:
         curves=[curve for curve in curves if len(curve.steps)],
         seconds=metrics["seconds"],
         notes=details["notes"],
-        learning=json.loads(learning.read_text()) if (learning := run / "curve.json").is_file() else None,
+        learning=read_json(learning) if (learning := run / "curve.json").is_file() else None,
     )
 
 

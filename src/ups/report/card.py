@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ups.durable import read_json
 from ups.evaluation.labels import PERSISTENCE
 from ups.models.saved import ModelSpec, TrainedTask
 from ups.report.verdict import VIEW_NAMES, interval, listed, number
@@ -148,4 +148,4 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _json(run: Path | None, name: str) -> dict[str, Any]:
-    return json.loads((run / name).read_text()) if run is not None and (run / name).is_file() else {}
+    return read_json(run / name) if run is not None and (run / name).is_file() else {}

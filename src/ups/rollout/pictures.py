@@ -47,8 +47,7 @@ class Picture:
 
     def save(self, path: str | Path) -> Path:
         path = Path(path)
-        if path.suffix.lower() not in KINDS:
-            raise UserError(f"{path}: a picture's name ends in {', '.join(KINDS)}")
+        check_path(path)
         write(path, self._rendered(path.suffix[1:].lower()))
         return path
 
@@ -63,6 +62,14 @@ class Picture:
 
     def _repr_html_(self) -> str:
         return embedded(self._rendered("png"), "png")
+
+
+def check_path(path: Path, kinds: Sequence[str] = KINDS) -> None:
+    """Refuse, before anything is drawn, a path that no picture can be written to."""
+    if path.suffix.lower() not in kinds:
+        raise UserError(f"{path}: a picture's name ends in {', '.join(kinds)}")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {path.parent} for {path.name}; make it, or give another path")
 
 
 def embedded(picture: bytes, kind: str) -> str:

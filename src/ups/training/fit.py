@@ -23,7 +23,7 @@ from ups import checkpoint
 from ups.config.settings import Strict, decisive
 from ups.distributed.launch.run_directory import refuse_differences
 from ups.distributed.runtime.start import Runtime
-from ups.durable import write
+from ups.durable import read_json, write
 from ups.errors import UserError
 from ups.models.saved import description
 from ups.track.open import open_tracker
@@ -158,7 +158,7 @@ def settled(plan: Plan, keep: bool = False) -> str | None:
     path, ours, note = plan.directory / "stage.json", plan.trained_with(), None
     done = progress_of(plan.directory)
     if done is not None and path.is_file():
-        theirs = json.loads(path.read_text())
+        theirs = read_json(path)
         before, now = theirs["training"].pop("steps"), plan.training.steps
         ours["training"].pop("steps")
         refuse_differences(str(plan.directory), ours, theirs)
@@ -201,7 +201,7 @@ def budgeted(plan: Plan) -> Plan:
 def _budget(plan: Plan) -> dict[str, Any] | None:
     """The seconds that were asked for, and the steps that they were found to allow."""
     path = plan.directory / "budget.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+    return read_json(path) if path.is_file() else None
 
 
 def _within(runtime: Runtime, plan: Plan, seconds: float) -> Plan:

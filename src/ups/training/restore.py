@@ -16,7 +16,7 @@ from ups import checkpoint
 from ups.checkpoint import hub
 from ups.config.plugins import load_plugins
 from ups.distributed.runtime.settings import RuntimeConfig
-from ups.durable import write
+from ups.durable import read_json, write
 from ups.errors import UserError
 from ups.models.propagator import Propagator
 from ups.models.saved import ModelSpec, TrainedTask
@@ -134,7 +134,7 @@ def load_model(run: str | Path) -> tuple[Propagator, ModelSpec]:
     folder = stage_folder(Path(run))
     stage, content = _restored(folder)
     if not isinstance(stage, OperatorStage):
-        kinds = {file.parent: json.loads(file.read_text())["kind"] for file in folder.parent.glob("*/stage.json")}
+        kinds = {file.parent: read_json(file)["kind"] for file in folder.parent.glob("*/stage.json")}
         others = [str(other) for other, kind in kinds.items() if kind == "operator"]
         remedy = f"name one: {', '.join(sorted(others))}" if others else "train one"
         raise UserError(f"{folder} holds a {kinds.get(folder, 'stage')}, and this takes an operator; {remedy}")
@@ -152,7 +152,7 @@ def stage_folder(run: Path) -> Path:
     order = run / "stages" / ORDER
     if not order.is_file():
         raise UserError(f"{run} holds no trained model that this version reads; train it with `ups run`")
-    known = json.loads(order.read_text())
+    known = read_json(order)
     load_plugins(known["plugins"])
     return run / "stages" / known["stages"][-1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from ups import checkpoint
 from ups.checkpoint.saver import Checkpoints, NotSaved
+from ups.distributed.launch.claim import gone
 from ups.distributed.runtime.start import Runtime
 from ups.errors import GaveUp, Stopped
 from ups.track.tracker import Tracker
@@ -86,14 +88,15 @@ class Saving:
         self._write(tensors)
 
     def settle(self, tensors: Mapping[str, Shaped[Tensor, "..."]], stopping: bool) -> None:
-        """Wait until the last checkpoint is on the disk. One that was refused is tried again, unless we are `stopping`,
-        for which there is little time: then `Stopped` says what is kept.
+        """Wait until the last checkpoint is on the disk. One that was refused is tried again, once if we are asked to
+        stop meanwhile and never if we are `stopping`, for which there is little time: then `Stopped` says what is kept.
         """
         while not self._written(stopping):
             until = time.monotonic() + RETRY
-            while time.monotonic() < until:
+            while time.monotonic() < until and not self.runtime.stop.asked:
                 self._wait_for_disk()
                 time.sleep(0.2)
+            stopping = any(self.runtime.gather(self.runtime.stop.asked))  # a rank hears it before another
             self._write(tensors)
 
     def _wait_for_disk(self) -> None:
@@ -121,7 +124,11 @@ class Saving:
                 self._refused_since = self._begun_at
             if state.best_step == self._step != state.step:  # those weights are gone
                 state.best, state.best_step = self._kept
+            if not self.folder.parent.is_dir():
+                raise gone(self.runtime.directory or self.folder.parent) from error
             self.events.write("not_saved", step=state.step, reason=str(error), in_a_row=self._refused)
+            if self._refused == 1 and self.runtime.rank == 0:
+                warnings.warn(f"{error}; it is tried again every {RETRY:.0f} s", stacklevel=2)
             if stopping:
                 kept = checkpoint.steps(self.folder)
                 left = f"step {kept[-1]} is the last that is saved" if kept else "nothing is saved"

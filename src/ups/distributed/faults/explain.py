@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ups.distributed.faults.crash_report import latest_report
+from ups.durable import read_json
 from ups.errors import UserError
 
 _ENDS = {
@@ -23,12 +23,12 @@ def explanation(directory: Path) -> tuple[str, dict[str, Any]]:
     if not (directory / "config.yaml").is_file():
         raise UserError(f"{directory} is not a run (it has no config.yaml); name a directory that `ups run` made")
     outcome_file = directory / "outcome.json"
-    outcome = json.loads(outcome_file.read_text()) if outcome_file.is_file() else None
+    outcome = read_json(outcome_file) if outcome_file.is_file() else None
     end = f"{directory}: {_end(outcome)}"
     report = latest_report(directory)
     if report is None:
         return f"{end}; there is no crash report\n", {"outcome": outcome, "crash": None}
-    content = json.loads(report.with_suffix(".json").read_text())
+    content = read_json(report.with_suffix(".json"))
     text = f"{end}; this is its last crash, from {report}\n\n{report.read_text()}"
     return text, {"outcome": outcome, "crash": content}
 

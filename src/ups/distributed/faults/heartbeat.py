@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ups.distributed.runtime.host import is_stopped
+from ups.distributed.runtime.host import is_stopped, process_space
 
 PHASES = (
     "start",
@@ -45,13 +45,17 @@ _SLOWEST_TIMES = 20
 # The counter stands at both ends: a copy taken while the rank writes shows two different ones. Marks go to two places
 # in turn: where a rank loses its core, or its life, within one, the one before is whole.
 _LAYOUT = struct.Struct("<QiiqiddQ")
-_SIZE = 2 * _LAYOUT.size
+_HOST = struct.Struct("<Qd")
+"""After the two places, written once: whose processes and clock these are, and its clock's zero as a time of day."""
+_SIZE = 2 * _LAYOUT.size + _HOST.size
 _TRIES = 20
 
 
 @dataclass(frozen=True)
 class Beat:
-    """The last mark of one rank. `time` is CLOCK_MONOTONIC of its host, `slowest` its slowest finished step."""
+    """The last mark of one rank. `time` is CLOCK_MONOTONIC of its host, whose `process_space` this is; `slowest` its
+    slowest finished step; `date` the mark's time of day.
+    """
 
     rank: int
     attempt: int
@@ -60,6 +64,8 @@ class Beat:
     phase: str
     time: float
     slowest: float
+    host: int = 0
+    date: float = 0.0
 
     @property
     def order(self) -> tuple[int, int]:
@@ -88,7 +94,9 @@ class Heartbeat:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w+b") as file:
-                file.write(bytes(_SIZE))  # a hole would be SIGBUS when the disk is full
+                began = time.time() - time.monotonic()
+                # Zeros, as a hole would be SIGBUS when the disk is full.
+                file.write(bytes(2 * _LAYOUT.size) + _HOST.pack(process_space(), began))
                 file.flush()
                 self._map = mmap.mmap(file.fileno(), _SIZE)
         self.mark("start")
@@ -154,7 +162,9 @@ def read_heartbeat(path: Path) -> Beat | None:
             whole = [mark for mark in marks if mark[0] == mark[-1] > 0 and 0 <= mark[4] < len(PHASES)]
             if whole:
                 _, attempt, pid, step, phase, when, slowest, _ = max(whole)
-                return Beat(int(path.name.rpartition("_")[2]), attempt, pid, step, PHASES[phase], when, slowest)
+                host, began = _HOST.unpack_from(first, 2 * _LAYOUT.size)
+                rank = int(path.name.rpartition("_")[2])
+                return Beat(rank, attempt, pid, step, PHASES[phase], when, slowest, host, began + when)
         time.sleep(0.001)  # it is just being written
     return None
 

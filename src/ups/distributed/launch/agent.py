@@ -34,6 +34,7 @@ from torch.distributed.elastic.rendezvous.api import (
 from ups.distributed.faults.crash import attempt_directory
 from ups.distributed.faults.crash_report import CrashReport, Death, Hang, flights_of, write_crash_report
 from ups.distributed.launch import backoff
+from ups.distributed.launch.claim import gone
 from ups.distributed.launch.nodes import Neighbours
 from ups.distributed.launch.outcome import Outcome, decide, outcome_of, reserve
 from ups.distributed.launch.rendezvous import Rendezvous
@@ -229,7 +230,7 @@ class Agent(LocalElasticAgent):
         except OSError:  # a network's disk that does not answer now
             return
         if not same:
-            raise UserError(f"{self.job.directory} was removed or moved while its job ran, which is ended")
+            raise gone(self.job.directory)
 
     # Ending
 
@@ -261,10 +262,8 @@ class Agent(LocalElasticAgent):
             report = self._report([], None)
             return Outcome("stopped", f"{report.what} while stopping ({report.path}); what was saved before is kept")
         if late:
-            names = ", ".join(map(str, late))
-            return Outcome(
-                "stopped", f"rank {names} did not leave in time and was killed; what was saved before is kept"
-            )
+            what = f"rank {', '.join(map(str, late))} did not leave in time and was killed"
+            return Outcome("stopped", f"{what}; what was saved before is kept")
         return Outcome("stopped", "stopped before there was anything to save")
 
     def _crash(self, hang: Hang | None) -> RunResult:

@@ -60,6 +60,10 @@ def in_use(directory: Path) -> UserError:
     return UserError(f"{directory} is in use by another process; wait for it, or give another name=...")
 
 
+def gone(directory: Path) -> UserError:
+    return UserError(f"{directory} was removed or moved while its job ran, which is ended")
+
+
 def _says(lock: IO[str], rendezvous: str) -> bool:
     """Whether the holder writes our address; nodes start at the same moment, so it may need one to write it."""
     for _ in range(30):

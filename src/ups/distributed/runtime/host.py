@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,16 @@ class HostState:
     descriptor_limit: int
     oom_kills_cgroup: int | None
     oom_kills_host: int | None
+
+
+def boot_id() -> str:
+    """Of this machine, since it was started."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def process_space() -> int:
+    """A number of the machine, or of its container, in which process ids mean the same as here."""
+    return zlib.crc32(f"{boot_id()} {os.readlink('/proc/self/ns/pid')}".encode())
 
 
 def host_memory() -> int:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ups.config.settings import Positive, PositiveFloat, Strict
+from ups.errors import UserError
 
 
 class WandbConfig(Strict):
@@ -63,3 +64,12 @@ class RuntimeConfig(Strict):
         default=[], description="where events go besides events.jsonl; each is an optional extra of that name"
     )
     wandb: WandbConfig = WandbConfig()
+
+    def sharing(self, ranks: int, node: int) -> int:
+        """How many ranks share one copy of the parameters, of so many and so many a node."""
+        shard = {"ddp": 1, "fsdp2": ranks, "hsdp": self.shard or node}[self.strategy]
+        if ranks % shard:
+            raise UserError(
+                f"runtime.shard is {shard}, which does not divide the {ranks} ranks; choose a divisor of {ranks}"
+            )
+        return shard

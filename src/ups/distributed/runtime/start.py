@@ -36,6 +36,7 @@ from ups.distributed.faults.cuda_errors import cuda_errors
 from ups.distributed.faults.heartbeat import Heartbeat, heartbeat_path
 from ups.distributed.faults.watchdog import watching
 from ups.distributed.launch.outcome import supervised
+from ups.distributed.runtime.host import boot_id
 from ups.distributed.runtime.preflight import left_idle, preflight, refuse_other_systems
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.signals import StopFlag, stoppable
@@ -300,9 +301,8 @@ class Runtime:
     def _agree_on_machines(self) -> None:
         self.agree("software", software(), "install the same versions on every node")
         if self.device.type == "cuda" and not _shares_devices():
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
             card = str(torch.cuda.get_device_properties(self.device).uuid)
-            places = self.gather((boot, card))
+            places = self.gather((boot_id(), card))
             if twice := [rank for rank, place in enumerate(places) if places.index(place) != rank]:
                 other = places.index(places[twice[0]])
                 raise UserError(f"ranks {other} and {twice[0]} use the same GPU; start at most one rank a GPU")
@@ -363,11 +363,7 @@ def device_mesh(config: RuntimeConfig, ranks: Ranks, device: torch.device) -> De
     """(dp_replicate, dp_shard) where parameters are sharded; nothing where every rank has all of them."""
     if config.strategy == "ddp":
         return None
-    shard = ranks.size if config.strategy == "fsdp2" else config.shard or ranks.local_size
-    if ranks.size % shard:
-        raise UserError(
-            f"runtime.shard is {shard}, which does not divide the {ranks.size} ranks; choose a divisor of {ranks.size}"
-        )
+    shard = config.sharing(ranks.size, ranks.local_size)
     names = ("dp_replicate", "dp_shard")
     return init_device_mesh(device.type, (ranks.size // shard, shard), mesh_dim_names=names)
 

@@ -42,6 +42,10 @@ class Job:
         """Of the runs."""
         return [f"{self.name}_seed{seed}" for seed in self.seeds] or [self.name]
 
+    def each(self) -> list[list[str]]:
+        """What is overridden in each run."""
+        return [[f"seed={seed}", f"name={name}"] for seed, name in zip(self.seeds, self.names, strict=False)] or [[]]
+
     @property
     def folder(self) -> Path:
         return self.runs / f"{self.name}.launch"
