@@ -163,6 +163,8 @@ def test_a_run_that_was_renamed_goes_on(tmp_path):
 def test_nodes_without_ranks_are_refused():
     with pytest.raises(UserError, match="go with --gpus"):
         train("quickstart", nodes="2", runs=Path("nowhere"))
+    with pytest.raises(UserError, match="--stage operator is trained on one machine"):
+        train("quickstart", nodes="2", gpus=1, stage="operator", runs=Path("nowhere"))
 
 
 def test_a_boundary_that_contradicts_the_file_is_refused(tmp_path):

@@ -55,7 +55,7 @@ def numbers_of_cell(spec: TaskSpec, grid: Grid, settings: CodecSettings) -> int:
             f"{' x '.join(map(str, cell))} of its {points} points has {allowed}; give a lower compression, a larger "
             "cell, or a grid that divides by more"
         )
-    return min(values - 1, int(values / settings.compression))
+    return int(values / settings.compression)
 
 
 def unpatchify(cells: Float[Tensor, "B *latent CP"], patch: tuple[int, ...]) -> Float[Tensor, "B *space C"]:
