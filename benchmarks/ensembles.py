@@ -26,7 +26,8 @@ member of a trajectory costs, in milliseconds. Then the same ratio Lyapunov time
 measures, the departure of every octave, and the bars of distillation: the share of the corrector's best gain in CRPS
 over its operator that two steps keep (at least 0.95), and its CRPS over that of the corrector with two steps (below 1).
 
-Finished trainings are not run again, and where OUT/NAME_SEED_start_SIZE.json is there, its numbers are printed and nothing is run.
+Finished trainings are not run again, and where OUT/NAME_SEED_start_SIZE.json is there, its numbers are printed and
+nothing is run.
 """
 
 from __future__ import annotations
