@@ -25,6 +25,7 @@ nRMSE, means over samples, frames and channels; `ratio` is the model's over the 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import math
 import time
@@ -36,7 +37,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.interpolate import RBFInterpolator  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 import ups
@@ -88,6 +88,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
+    if importlib.util.find_spec("scipy") is None:
+        parser.error("radial basis functions are those of scipy, which is not installed; use pip install scipy")
     sim, told = ups.load(options.run, device=options.device), load_run(options.run / "config.yaml", [])
     print(
         f"{'task':22} {'model':>7} {'known':>7} {'RBF':>7} {'POD':>7} {'ratio':>6} {'misfit':>7} {'s each':>7}  chosen"
@@ -181,6 +183,7 @@ def rbf_methods(learned: TrainedTask) -> Iterable[tuple[str, Method]]:
 
 def rbf(learned: TrainedTask, kernel: str, width: float, smoothing: float, stretch: float | None) -> Method:
     """Lengths are in units of the sensors' mean distance; a frame lasts `stretch` of them, if frames count together."""
+    from scipy.interpolate import RBFInterpolator  # pyright: ignore[reportMissingImports]  # so that --help needs none
 
     def method(case: Case) -> Tensor:
         grid, (samples, frames) = learned.grid, case.read.shape[:2]

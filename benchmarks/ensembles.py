@@ -26,7 +26,8 @@ member of a trajectory costs, in milliseconds. Then the same ratio Lyapunov time
 measures, the departure of every octave, and the bars of distillation: the share of the corrector's best gain in CRPS
 over its operator that two steps keep (at least 0.95), and its CRPS over that of the corrector with two steps (below 1).
 
-Finished trainings are not run again, and where OUT/NAME_SEED.json is there, its numbers are printed and nothing is run.
+Finished trainings are not run again, and where OUT/NAME_SEED_start_SIZE.json is there, its numbers are printed and
+nothing is run.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def main() -> None:
 def finished(options: Any, seed: int) -> dict[str, dict[str, Any]]:
     """The numbers of a seed, by task: those that are kept, or those of its runs, which are made or gone on with."""
     name = f"{Path(options.config).stem}_{seed}"
-    path, asked = options.out / f"{name}.json", [options.members, options.start, options.trajectories]
-    asked += options.overrides
+    path = options.out / f"{name}_start_{options.start:g}.json"  # other starts are judged with the same trainings
+    asked = [options.members, options.trajectories, *options.overrides]
     if path.is_file():
         known = json.loads(path.read_text())
         if known["asked"] != asked:

@@ -32,8 +32,8 @@ def test_numbers_that_are_kept_are_read_and_nothing_is_run_and_those_of_other_se
     options = argparse.Namespace(
         config="generative", out=tmp_path, members=4, start=0.01, trajectories=8, device="cpu", overrides=["seed=1"]
     )
-    kept = {"asked": [4, 0.01, 8, "seed=1"], "tasks": {"some": {}}}
-    (tmp_path / "generative_3.json").write_text(json.dumps(kept))
+    kept = {"asked": [4, 8, "seed=1"], "tasks": {"some": {}}}
+    (tmp_path / "generative_3_start_0.01.json").write_text(json.dumps(kept))
     assert finished(options, 3) == {"some": {}}
     options.members = 5
     with pytest.raises(UserError, match="other settings"):

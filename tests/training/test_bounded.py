@@ -70,3 +70,15 @@ def test_a_codec_s_floor_reads_only_the_frames_that_it_looks_at(monkeypatch: pyt
     data = Counted()
     assert torch.equal(reconstruction._frames(data, 4), data.batch.values[[0, 4, 7, 11]][:, [0, 3]])
     assert data.all == 8 * FRAME
+
+
+def test_principal_components_have_all_the_frames_that_there_is_room_for_and_give_back_what_they_span() -> None:
+    data = Counted()
+    assert torch.equal(reconstruction._frames(data, 4), data.batch.values)  # steady tasks have one frame a trajectory
+    normal = torch.randn(60, 16, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for known in (normal[:10], normal[:40]):  # fewer of them than numbers in a field, and more
+        mean = known.mean(0)
+        rows = torch.linalg.svd((known - mean).flatten(1), full_matrices=False).Vh[:6]
+        expected = mean + ((normal - mean).flatten(1) @ rows.T @ rows).unflatten(1, (16, 1))
+        torch.testing.assert_close(reconstruction.principal(known, normal, 6), expected)
+    torch.testing.assert_close(reconstruction.principal(normal[:40], normal, 99), normal)  # all there are

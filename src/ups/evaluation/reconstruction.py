@@ -18,8 +18,8 @@ from ups.models.saved import TrainedTask
 from ups.track.jsonl import plain
 
 TRAINED, TESTED, FRAMES = 256, 64, 4096
-"""At most so many trajectories, and frames of each set, are looked at."""
-BYTES = 1 << 28
+"""So many trajectories, or as many as have so many frames, and at most these, are looked at of each set."""
+BYTES = 1 << 29
 """Of the frames of a set in double precision."""
 
 
@@ -35,7 +35,7 @@ def reconstruction(codec: Codec, learned: TrainedTask, source: Source, view: str
     decoded = torch.cat([codec.decode(task, codec.encode(task, part.to(like))).cpu() for part in fields.split(1024)])
     numbers = codec.numbers[task] * torch.Size(codec.frames[task].latent_shape).numel()
     known = normaliser.normalise(_frames(source.train, TRAINED)).flatten(0, 1)
-    found = {"codec": decoded, "pca": principal(known, fields, numbers)}
+    found = {"codec": decoded, "pca": principal(known.to(like.device), fields.to(like.device), numbers).cpu()}
     physical = {
         who: normaliser.physical(values.to(truth)).unflatten(0, truth.shape[:2]) for who, values in found.items()
     }
@@ -43,10 +43,10 @@ def reconstruction(codec: Codec, learned: TrainedTask, source: Source, view: str
 
 
 def _frames(dataset: Dataset, trajectories: int) -> Fields:
-    """Frames of some trajectories, both evenly over all there are; no others are read."""
+    """Frames of some trajectories, of more where these have few, both evenly over all there are; no others are read."""
     one = 8 * len(dataset.channels) * math.prod(dataset.grid.shape)
     most = max(1, min(FRAMES, BYTES // one))
-    count = min(len(dataset), trajectories, most)
+    count = min(len(dataset), max(trajectories, most // len(dataset.times)), most)
     stride = -(-len(dataset.times) // (most // count))
     places = torch.linspace(0, len(dataset) - 1, count).round().long().tolist()
     return dataset.read(places, slice(0, None, stride)).values
@@ -57,8 +57,11 @@ def principal(
 ) -> Float[Tensor, "N *space C"]:
     """The fields in the span of the mean and of so many principal components of the known ones, or all there are."""
     mean = known.double().mean(0)
-    rows = torch.linalg.svd((known - mean).flatten(1).double(), full_matrices=False)[2][:numbers]
-    inside = (fields - mean).flatten(1).double() @ rows.T @ rows
+    own = (known - mean).flatten(1)
+    wide = own.shape[1] > own.shape[0]
+    vectors = torch.linalg.eigh(own @ own.T if wide else own.T @ own).eigenvectors[:, -numbers:]
+    basis = torch.linalg.qr(own.T @ vectors).Q if wide else vectors
+    inside = (fields - mean).flatten(1) @ basis @ basis.T
     return (inside.view_as(fields) + mean).to(fields)
 
 
