@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from ups import pipeline
 from ups.cli.main import app
 from ups.config.load import save_config
+from ups.data.generate.make import generate
+from ups.equations.named import named_equation
 from ups.errors import UserError
 from ups.pipeline.config import explained, load_run
 
@@ -78,6 +80,51 @@ def test_a_box_has_a_latent_for_every_point_unless_they_are_too_many(written: Pa
     assert "16,777,216 latents, one a point, would take too long a step; each now stands for 2³ points" in str(
         next(choice for choice in chosen if choice.key[-1] == "latent_spacing")
     )
+
+
+def test_a_plane_has_a_latent_for_every_point_up_to_a_limit_of_the_device(written: Path) -> None:
+    for device, most, more in (("cpu", 128, 256), ("cuda", 512, 1024)):
+        for points, spacing in ((most, None), (more, 2 / more)):
+            told = [f"runtime.device={device}", f"tasks.darcy.make.settings.points={points}"]
+            found = load_run(written, told).tasks["darcy"].latent_spacing
+            assert found == (spacing if spacing is None else pytest.approx(spacing))
+
+
+@pytest.mark.parametrize("points", [16, 24, 18])
+def test_a_file_of_a_box_has_coarser_latents_as_soon_as_it_is_there(
+    written: Path, tmp_path: Path, points: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.write_text(
+        "name: box\ntasks: {gray_scott_3d: {files: {train: [box.hdf5]}}}\n"
+        f"data: {{root: {tmp_path}}}\nruntime: {{device: cpu}}\n"
+    )
+    assert load_run(written, []).tasks["gray_scott_3d"].latent_spacing is None
+    equation = named_equation("gray_scott_3d", {"points": points, "frames": 3, "duration": 10.0})
+    generate(equation, 4, 0, tmp_path / "box.hdf5", workers=1)
+    config, chosen = explained(written, [])
+    told = next(str(choice) for choice in chosen if choice.key[-1] == "latent_spacing")
+    if points == 16:
+        assert config.tasks["gray_scott_3d"].latent_spacing is None
+        assert told.endswith("= null: a latent for each of its 16 x 16 x 16 points")
+    else:
+        assert config.tasks["gray_scott_3d"].latent_spacing == pytest.approx(2 * equation.grid.spacing[0])
+        assert f"{points**3:,} latents, one a point, would take too long a step" in told
+    save_config(config, tmp_path / "again.yaml")
+    monkeypatch.setattr("ups.pipeline.defaults.open_files", None)  # a configuration that says it opens no file
+    assert load_run(tmp_path / "again.yaml", []).tasks == config.tasks
+
+
+def test_every_setting_that_is_chosen_is_said_with_its_reason(written: Path) -> None:
+    for device in ("cpu", "cuda"):
+        _, chosen = explained(written, [f"runtime.device={device}"])
+        said = {".".join(choice.key): choice for choice in chosen}
+        operator = {f"stages.operator.{name}" for name in ("width", "depth", "modes")}
+        training = {f"training.{name}" for name in ("sampling.points", "learning_rate", "ema")}
+        latents = {f"tasks.{task}.latent_spacing" for task in ("burgers", "darcy")}
+        assert operator | training | latents | {"runtime.tf32", "runtime.compile"} <= set(said)
+        assert all(choice.why for choice in chosen)
+    assert said["training.sampling.points"].why.endswith("about 256 of burgers, 16 of darcy")
+    assert "diffusion-reaction" in said["compare.fno.tasks.darcy.training.learning_rate"].why
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from ups import pipeline
 from ups.bench.ratios import MODEL, Result, average, compared, counted, markdown, ratio
 from ups.cli.main import app
 from ups.errors import UserError
-from ups.pipeline.bench import universal
+from ups.pipeline.bench import ALSO, UNIVERSAL, universal
+from ups.pipeline.config import load_run
 from ups.training.fit import progress_of
 
 NAMES = [f"{SECONDS:g}s-seed{seed}" for seed in (0, 1)]
@@ -46,6 +47,14 @@ def test_intervals_of_the_table_are_those_of_the_run_s_metrics(universal_bench: 
             found = entry["ratios"]["fno"][0]
             assert found.value == pytest.approx(told["model"] / told["fno"], rel=1e-5)
             assert [found.low, found.high] == pytest.approx(told["ratio95_of"]["fno"], rel=1e-5)
+
+
+def test_the_bench_trains_u_nets_beside_what_the_configuration_names() -> None:
+    def beside(*words: str) -> list[str]:
+        return load_run(UNIVERSAL, words).compared_names()
+
+    assert beside() == ["specialist", "fno"] and beside(ALSO) == ["specialist", "fno", "unet"]
+    assert beside(ALSO, "compare={fno: {}}") == ["fno"] and beside(ALSO, "compare={}") == []
 
 
 def test_a_seed_without_rivals_is_set_beside_the_first_s_on_the_same_trajectories(universal_bench: Path) -> None:

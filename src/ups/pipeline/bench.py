@@ -22,6 +22,8 @@ from ups.pipeline.run import run
 from ups.track.jsonl import plain
 
 UNIVERSAL = "universal"
+ALSO = "compare.unet={}"
+"""What the table compares with beyond the configuration, unless overrides say otherwise."""
 
 
 def universal(
@@ -78,7 +80,7 @@ def finished(name: str, asked: Sequence[str], out: Path, seed: int = 0, data_see
         if json.loads(path.read_text())["asked"] != given:
             raise UserError(f"{path} holds results of other settings; choose another --out, or remove it")
         return known(path)
-    run(UNIVERSAL, [f"name={name}", f"data.root={data_folder(out, data_seed)}", *given], out, page=False)
+    run(UNIVERSAL, [f"name={name}", f"data.root={data_folder(out, data_seed)}", ALSO, *given], out, page=False)
     result = Result.of(out / name)
     write_json(path, {"asked": given, "result": result.plain()})
     return result

@@ -26,6 +26,7 @@ from ups.config.plugins import load_plugins
 from ups.config.settings import FileName, Seed, Strict, changed, changes_of
 from ups.config.text import parse_yaml
 from ups.data.settings import DataConfig, TaskConfig
+from ups.data.sources import data_root
 from ups.distributed.runtime.settings import RuntimeConfig
 from ups.errors import UserError
 from ups.evaluation.labels import PERSISTENCE
@@ -226,8 +227,9 @@ def completed(written: Written, runs: Path | None = None) -> tuple[RunConfig, li
     load_plugins(values["plugins"])
     config = written.checked(schema_of(values))
     begun = None if runs is None else runs / config.name / "config.yaml"
+    root = data_root(config.data, (runs or Path("runs")) / config.name / "data")
     before = parse_yaml(begun.read_text()) if begun is not None and begun.is_file() else None
-    whole, chosen = complete(values, config, before)
+    whole, chosen = complete(values, config, root, before)
     return replace(written, values=whole).checked(schema_of(whole)), chosen
 
 
