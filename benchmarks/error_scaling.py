@@ -103,11 +103,12 @@ def _files(task: str, told: Mapping[str, Any], trajectories: int, options: argpa
     """A task's files, made where runs of that seed have them: whole, of which so many trajectories are trained on."""
     make, names = MakeConfig.model_validate(told["make"]), []
     root = data_folder(options.out, options.seed)
-    root.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for _, equation in equations_of(task, make):
         path, seed = root / equation.published_name, family_seed(options.seed, equation)
-        names.append(generate(equation, make.trajectories, seed, path, all_cores(), device=device).name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        generate(equation, make.trajectories, seed, path, all_cores(), device=device)
+        names.append(equation.published_name)
     return {"train": names, "trajectories": trajectories}
 
 
