@@ -8,7 +8,7 @@ Each size is varied while the others stay at their centre, every cell a run of `
 error is that of rollouts (solutions of Darcy flow) on the whole test set, over persistence's: the geometric mean over
 the tasks that all cells of a line have. The exponent p of error ∝ n⁻ᵖ is fitted by least squares in log-log over all
 cells of a line. Cells that OUT/NAME.json has are not trained again, so they may come from several machines; a stopped
-one goes on by the same command. Table and numbers: OUT/scaling.json; picture: OUT/scaling.svg.
+one goes on by the same command. The last call's table: OUT/scaling.json; its picture: OUT/scaling.svg.
 """
 
 from __future__ import annotations
@@ -103,11 +103,12 @@ def _files(task: str, told: Mapping[str, Any], trajectories: int, options: argpa
     """A task's files, made where runs of that seed have them: whole, of which so many trajectories are trained on."""
     make, names = MakeConfig.model_validate(told["make"]), []
     root = data_folder(options.out, options.seed)
-    root.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for _, equation in equations_of(task, make):
         path, seed = root / equation.published_name, family_seed(options.seed, equation)
-        names.append(generate(equation, make.trajectories, seed, path, all_cores(), device=device).name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        generate(equation, make.trajectories, seed, path, all_cores(), device=device)
+        names.append(equation.published_name)
     return {"train": names, "trajectories": trajectories}
 
 
@@ -191,11 +192,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pace.add_argument("--seconds", type=float, default=30.0, help="of training, for each task of a cell")
     pace.add_argument("--steps", type=int, help="of training, instead")
     parser.add_argument("--toy", action="store_true", help="four 1D systems at 64 points, small widths")
+    parser.add_argument(
+        "--line", action="append", choices=list(WHOLE.lines), help="repeat for several; all if not given"
+    )
+    parser.add_argument("--trajectories", type=int, help="of the centre, instead of its own")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("bench"))
     options = parser.parse_intermixed_args(arguments)
     grid = TOY if options.toy else WHOLE
+    if options.trajectories is not None:
+        grid = replace(grid, centre=replace(grid.centre, trajectories=options.trajectories))
+    if options.line:
+        grid = replace(grid, lines={name: grid.lines[name] for name in options.line})
     try:
         found = measured(grid, options)
         if not any(line["sizes"] for line in found.values()):

@@ -99,7 +99,7 @@ ROWS = {
         {"all": ShallowWater(points=128)}, 400, aim=(0.0008,), paper=(0.0044,), tuned=(0.0019,), large=(0.0012,)
     ),
     "compressible_2d": Row(
-        {"M0.1_eta0.01": Compressible2D(points=64)}, 2000, aim=(0.008,), paper=(0.17,), tuned=(0.0186,), large=(0.0091,)
+        {"M0.1_eta0.01": Compressible2D(points=64)}, 1000, aim=(0.008,), paper=(0.17,), tuned=(0.0186,), large=(0.0091,)
     ),
 }
 TEST = 10

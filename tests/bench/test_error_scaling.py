@@ -68,3 +68,6 @@ def test_cells_are_trained_once_and_reported_wherever_their_files_are(
     shutil.copy(cells[3], elsewhere)
     assert main([*command, "--report", "--out", str(elsewhere)]) == 0
     assert printed.endswith(capsys.readouterr().out)
+    assert main([*command, "--report", "--line", "width", "--trajectories", "2", "--out", str(elsewhere)]) == 0
+    assert [line.split("|")[1] for line in capsys.readouterr().out.splitlines() if "burgers" in line] == [" width "]
+    assert json.loads((elsewhere / "scaling.json").read_text())["lines"]["width"]["sizes"] == [4]
