@@ -25,6 +25,8 @@ from ups.models.network import Layered
 
 MARGIN = 0.1
 """So far beyond the trained range, in its own length, may a rollout go."""
+AT_LIMIT = 1e-6
+"""So near to a limit, in the length between both, values that were cut off are, after rounding."""
 
 
 class Scales(nn.Module):
@@ -94,12 +96,9 @@ class Guards(nn.Module):
         mask: Bool[Tensor, "B *space one"] | None = None,
     ) -> Float[Tensor, "B *space C"]:
         """`mask`: the cells that count; where there is one, fields are zero in others, before and after."""
-        space = tuple(range(1, state.dim() - 1))
         inside, lower, upper = state, None, None
         if self.limited and not self.training:
-            least, most = (last, last) if mask is None else (last.where(mask, torch.inf), last.where(mask, -torch.inf))
-            lower = torch.minimum(self.get_buffer("lower").to(last), least.amin(space, keepdim=True))
-            upper = torch.maximum(self.get_buffer("upper").to(last), most.amax(space, keepdim=True))
+            lower, upper = self._limits(last, mask)
             inside = state.clamp(lower, upper)
         if self.kept:
             columns = list(inside.unbind(-1))
@@ -112,6 +111,31 @@ class Guards(nn.Module):
                     columns[i] = _spread(state[..., i], columns[i], *ends, cells)
             inside = torch.stack(columns, -1)
         return inside if mask is None else inside.where(mask, 0.0)
+
+    def cut_off(
+        self,
+        state: Float[Tensor, "B *space C"],
+        last: Float[Tensor, "B *space C"],
+        mask: Bool[Tensor, "B *space one"] | None = None,
+    ) -> Float[Tensor, " B"]:
+        """The share of a guarded step's values that are at a limit: those that were cut off, but of a channel with a
+        conserved mean only those on the side to which the mean was brought back.
+        """
+        if not self.limited:
+            return state.new_zeros(len(state))
+        lower, upper = self._limits(last, mask)
+        near = AT_LIMIT * (upper - lower)
+        found = ((state <= lower + near) | (state >= upper - near)) & (upper > lower)
+        return cell_mean(found.to(state), mask).flatten(1).mean(1)
+
+    def _limits(
+        self, last: Float[Tensor, "B *space C"], mask: Bool[Tensor, "B *space one"] | None
+    ) -> tuple[Float[Tensor, "B *ones C"], Float[Tensor, "B *ones C"]]:
+        space = tuple(range(1, last.dim() - 1))
+        least, most = (last, last) if mask is None else (last.where(mask, torch.inf), last.where(mask, -torch.inf))
+        lower = torch.minimum(self.get_buffer("lower").to(last), least.amin(space, keepdim=True))
+        upper = torch.maximum(self.get_buffer("upper").to(last), most.amax(space, keepdim=True))
+        return lower, upper
 
 
 def _logs_with_mean(
@@ -232,3 +256,17 @@ class Propagator(nn.Module):
         change = step.view(batch, *(1,) * (history.dim() - 3), channels)
         increment = self.network(task, history, static, conditions, grid)
         return self.get_submodule(f"guards_{task}")(last + change * increment, last, mask)
+
+    def cut_off(
+        self,
+        task: str,
+        start: Float[Tensor, "B *space C"],
+        states: Sequence[Float[Tensor, "B *space C"]],
+        mask: Bool[Tensor, "B *space"] | None = None,
+    ) -> Float[Tensor, " B"]:
+        """The share of a rollout's values that its guards cut off, in the mean over its steps."""
+        guards = self.get_submodule(f"guards_{task}")
+        assert isinstance(guards, Guards)
+        cells = None if mask is None else mask[..., None]
+        each = [guards.cut_off(state, last, cells) for last, state in zip([start, *states], states, strict=False)]
+        return torch.stack(each).mean(0)
