@@ -31,7 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "pdet_stack": {"width": 32, "depth": 2, "heads": 2},
     "pdet_unet": {"width": 16, "depth": 2, "levels": 2},
     "fno": {"width": 16, "modes": 12, "depth": 3},
-    "unet": {"width": 16},  # at 8 every group has one channel: a bias before it has no slope but rounding
+    "unet": {"width": 16},  # at 8 every group has one channel: a bias before it has no gradient but rounding
 }
 
 
@@ -66,7 +66,7 @@ def test_a_network_s_loss_and_its_gradients(architecture: str, equation: Equatio
         if not parameter.detach().any():
             torch.nn.init.normal_(parameter, std=0.3)
     fields = replace(data.batch, values=Normaliser(spec, scales).normalise(data.batch.values))
-    losses, slopes = [], []
+    losses, gradients = [], []
     for device in ("cpu", "cuda"):
         there = copy.deepcopy(model).to(device)
         with Runtime.start(RuntimeConfig(device=device, tf32=False), 0):
@@ -74,10 +74,10 @@ def test_a_network_s_loss_and_its_gradients(architecture: str, equation: Equatio
             loss = small.operator_stage(there).loss(batch, small.draws_of(batch)).total
             loss.sum().backward()
         losses.append(loss.detach())
-        slopes.append({name: parameter.grad for name, parameter in there.named_parameters()})
+        gradients.append({name: parameter.grad for name, parameter in there.named_parameters()})
     assert difference(losses[1], losses[0]) < 1e-4
-    for name, slope in slopes[0].items():
-        assert slope is not None and difference(slopes[1][name], slope) < 1e-3, name
+    for name, gradient in gradients[0].items():
+        assert gradient is not None and difference(gradients[1][name], gradient) < 1e-3, name
 
 
 def difference(there: torch.Tensor, here: torch.Tensor) -> float:

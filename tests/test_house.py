@@ -128,6 +128,15 @@ def test_names_say_what_is_inside():
     assert not names & VAGUE
 
 
+def test_a_name_of_a_public_class_is_one_class():
+    found: dict[str, list[str]] = {}
+    for path in sources():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
 def test_the_design_page_names_what_is_there():
     """Every file and folder that it quotes is there, every other name stands in the code."""
     root = SOURCE.parents[1]

@@ -189,8 +189,8 @@ def test_a_rollout_can_be_transformed_by_torch_func(small: Simulator) -> None:
     def end(u0: torch.Tensor) -> torch.Tensor:
         return small.rollout(u0, steps=2, conditions={"beta": 0.4}).values[-1].square().sum()
 
-    slope, tangent = torch.func.grad(end)(u0), torch.func.jvp(end, (u0,), (torch.ones_like(u0),))[1]
-    assert torch.allclose(slope.sum(), tangent, rtol=1e-10)
+    gradient, tangent = torch.func.grad(end)(u0), torch.func.jvp(end, (u0,), (torch.ones_like(u0),))[1]
+    assert torch.allclose(gradient.sum(), tangent, rtol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from ups.distributed.runtime.start import Runtime
 from ups.errors import UserError
 from ups.pipeline.config import load_run
 from ups.track import background
-from ups.track.background import Background
+from ups.track.background import BackgroundTracker
 from ups.track.jsonl import Events, read_events
 from ups.track.open import open_tracker
 from ups.track.rollouts import keep
@@ -71,7 +71,7 @@ def until(condition, seconds=30.0):
 
 def test_events_arrive_in_order_and_the_tracker_is_closed():
     kept = Kept()
-    tracker = Background("kept", lambda: kept)
+    tracker = BackgroundTracker("kept", lambda: kept)
     for step in range(200):
         tracker.write("step", step=step)
     tracker.close()
@@ -81,7 +81,7 @@ def test_events_arrive_in_order_and_the_tracker_is_closed():
 def test_a_tracker_that_raises_is_warned_of_once_and_gets_its_backlog_when_it_recovers():
     kept = Kept()
     kept.broken = True
-    tracker = Background("kept", lambda: kept)
+    tracker = BackgroundTracker("kept", lambda: kept)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for step in range(100):
@@ -104,7 +104,7 @@ def test_a_tracker_that_cannot_even_be_made_is_tried_again():
             raise OSError("the tracker's server is down")
         return kept
 
-    tracker = Background("kept", make)
+    tracker = BackgroundTracker("kept", make)
     tracker.write("step", step=0)
     until(lambda: kept.steps == [0])
     assert len(tries) == 3
@@ -114,7 +114,7 @@ def test_a_tracker_that_cannot_even_be_made_is_tried_again():
 
 def test_a_tracker_that_hangs_does_not_delay_training():
     hanging = Hanging()
-    tracker = Background("slow", lambda: hanging)
+    tracker = BackgroundTracker("slow", lambda: hanging)
     seconds = []
     for step in range(1000):
         began = time.perf_counter()
@@ -129,7 +129,7 @@ def test_a_tracker_that_hangs_does_not_delay_training():
 def test_a_backlog_that_still_fails_at_the_end_is_counted():
     kept = Kept()
     kept.broken = True
-    tracker = Background("kept", lambda: kept)
+    tracker = BackgroundTracker("kept", lambda: kept)
     for step in range(7):
         tracker.write("step", step=step)
     with pytest.warns(UserWarning) as caught:
@@ -141,7 +141,7 @@ def test_a_tracker_that_recovers_at_the_last_moment_gets_everything(monkeypatch)
     monkeypatch.setattr(background, "FIRST_PAUSE", 60.0)
     kept = Kept()
     kept.broken = True
-    tracker = Background("kept", lambda: kept)
+    tracker = BackgroundTracker("kept", lambda: kept)
     tracker.write("step", step=0)
     until(lambda: tracker._trouble is not None)
     kept.broken = False
@@ -153,7 +153,7 @@ def test_a_tracker_that_recovers_at_the_last_moment_gets_everything(monkeypatch)
 def test_the_diary_is_written_first_and_a_broken_tracker_takes_nothing_from_it(tmp_path):
     kept = Kept()
     kept.broken = True
-    tracks = Tracks([Events(tmp_path / "events.jsonl"), Background("kept", lambda: kept)], attempt=2)
+    tracks = Tracks([Events(tmp_path / "events.jsonl"), BackgroundTracker("kept", lambda: kept)], attempt=2)
     with pytest.warns(UserWarning, match="not delivered"):
         for step in range(10):
             tracks.write("step", step=step, loss=torch.tensor(0.5))
@@ -173,7 +173,7 @@ def test_a_late_tracker_sees_the_numbers_of_the_moment_they_were_written():
         def close(self):
             pass
 
-    tracks = Tracks([Background("late", Late)], attempt=0)
+    tracks = Tracks([BackgroundTracker("late", Late)], attempt=0)
     loss, parts = torch.tensor(1.0), {"data": 1.0}
     tracks.write("step", step=1, loss=loss, parts=parts)
     loss.fill_(9.0)

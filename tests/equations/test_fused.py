@@ -101,9 +101,9 @@ def test_a_gpu_s_kernel_computes_what_torch_does(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="compiles for a GPU")
 def test_gradients_are_those_of_a_cpu() -> None:
     equation = Compressible2D(points=8)
-    state, slopes = equation.start(0, [0]).movedim(1, -1), []
+    state, gradients = equation.start(0, [0]).movedim(1, -1), []
     for device in ("cpu", "cuda"):
         given = state.detach().to(device, copy=True).requires_grad_()
         equation.rate(given, {}).square().sum().backward()
-        slopes.append(given.grad)
-    assert torch.allclose(slopes[1].cpu(), slopes[0], rtol=1e-9, atol=1e-9 * float(slopes[0].abs().max()))
+        gradients.append(given.grad)
+    assert torch.allclose(gradients[1].cpu(), gradients[0], rtol=1e-9, atol=1e-9 * float(gradients[0].abs().max()))

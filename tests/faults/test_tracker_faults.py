@@ -14,7 +14,7 @@ from job import difference, slowness, start
 from machines import LONG, LONG_STEPS
 
 from ups.track import background
-from ups.track.background import Background
+from ups.track.background import BackgroundTracker
 from ups.track.jsonl import Events, read_events
 from ups.track.tracker import Tracks
 
@@ -57,7 +57,7 @@ def test_fault_20_a_tracker_that_raises_or_hangs_costs_nothing_and_gets_its_back
     monkeypatch.setattr(background, "LONGEST_PAUSE", 0.1)
     troubled = tracker()
     alone, both = Tracks([Events(tmp_path / "alone.jsonl")], 0), Events(tmp_path / "both.jsonl")
-    both = Tracks([both, Background("troubled", lambda: troubled)], 0)
+    both = Tracks([both, BackgroundTracker("troubled", lambda: troubled)], 0)
     event = []  # seconds each, by the median: a machine that is busy for a moment is no tracker's delay
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

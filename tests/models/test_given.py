@@ -61,8 +61,8 @@ def test_every_architecture_uses_them_and_leaves_what_is_outside_zero(architectu
     given = given_channels(fields(16, 16, seed=5)[..., None], [timed, fields(16, 16, seed=6)], MASK)
     after = model("flow", history, given, {}, torch.full((3,), 0.1), GRID)
     assert float(after.detach().abs().amax(-1)[~MASK].max()) == 0 and not torch.equal(after, history[:, 0])
-    (slope,) = torch.autograd.grad(after.square().sum(), timed)
-    assert (slope[:, 0][MASK] != 0).any() and (slope[:, 1][MASK] != 0).any()
+    (gradient,) = torch.autograd.grad(after.square().sum(), timed)
+    assert (gradient[:, 0][MASK] != 0).any() and (gradient[:, 1][MASK] != 0).any()
     if architecture == "spectral":  # which keeps the means, of the cells inside, of plain fields and of logarithms
         before, now = (x.detach().double() for x in (history[:, 0], after))
         count = MASK.flatten(1).sum(1)

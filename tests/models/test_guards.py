@@ -129,6 +129,21 @@ def test_what_was_never_negative_in_training_never_is_and_its_conserved_mean_hol
     assert torch.allclose(values[1:].mean(2), values[:1].mean(2).expand(100, -1, -1), rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_is_cut_off_is_counted(keeps: bool) -> None:
+    states = rolled(diverging(50.0, True, keeps), 40)
+    shares = diverging(50.0, True, keeps).cut_off(GAS.name, states[:, 0], list(states[:, 1:].unbind(1)))
+    wanted = rolled(diverging(50.0, False, keeps), 1)[:, 1]
+    lower, upper = limits(learned())
+    beyond = ((wanted < lower) | (wanted > upper)).double().flatten(1).mean(1)
+    first = diverging(50.0, True, keeps).cut_off(GAS.name, states[:, 0], [states[:, 1]])
+    assert bool((first <= beyond).all()) and bool((first >= (0.5 if keeps else 1.0) * beyond).all())
+    assert float(beyond.min()) > 0.2
+    assert float(shares.min()) > 0.2 and float(shares.max()) <= 1
+    calm = rolled(diverging(1e-6, True, False), 3)
+    assert not diverging(1e-6, True, False).cut_off(GAS.name, calm[:, 0], list(calm[:, 1:].unbind(1))).any()
+
+
 def test_inside_the_trained_range_guards_change_no_digit() -> None:
     trained = learned()
     units, ends = trained.normaliser.units(), trained.normaliser.limits()

@@ -69,9 +69,9 @@ def test_the_kept_mean_is_differentiated_through() -> None:
         )
 
     assert torch.autograd.gradcheck(density, (start.requires_grad_(),), atol=1e-6)
-    (slope,) = torch.autograd.grad(density(start)[0, -1].mean(), start)
-    assert torch.allclose(slope[0, :, 0], torch.full((8,), 1 / 8, dtype=torch.float64), rtol=0, atol=1e-10)
-    assert float(slope[..., 1:].abs().max()) < 1e-10  # the mean depends on the start's density and on nothing else
+    (gradient,) = torch.autograd.grad(density(start)[0, -1].mean(), start)
+    assert torch.allclose(gradient[0, :, 0], torch.full((8,), 1 / 8, dtype=torch.float64), rtol=0, atol=1e-10)
+    assert float(gradient[..., 1:].abs().max()) < 1e-10  # the mean depends on the start's density and on nothing else
 
 
 def test_an_exported_program_keeps_the_mean_too(tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ def both(function: Callable[..., Tensor], *inputs: Tensor) -> None:
     ours = [tensor.detach().float().cuda().requires_grad_() for tensor in inputs]
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
     results = [function(*ours), function(*exact)]
-    slopes = torch.randn_like(results[1])
+    upstream = torch.randn_like(results[1])
     gradients = [
-        torch.autograd.grad(results[0], ours, slopes.float().cuda()),
-        torch.autograd.grad(results[1], exact, slopes),
+        torch.autograd.grad(results[0], ours, upstream.float().cuda()),
+        torch.autograd.grad(results[1], exact, upstream),
     ]
     for found, wanted in zip((results[0], *gradients[0]), (results[1], *gradients[1]), strict=True):
         assert found.dtype == torch.float32
@@ -81,12 +81,12 @@ def test_a_block_in_three_dimensions_is_that_of_torch_with_its_gradients(modes: 
     )
     assert here.local_axes == ((2,) if modes == 64 else (0, 1, 2))
     torch.set_float32_matmul_precision("highest")
-    x, numbers, slopes = torch.randn(2, 8, 12, 10, 16), torch.randn(2, 48), torch.randn(2, 8, 12, 10, 16)
+    x, numbers, upstream = torch.randn(2, 8, 12, 10, 16), torch.randn(2, 48), torch.randn(2, 8, 12, 10, 16)
     found, wanted = (
         torch.autograd.grad(
             own(given := x.to(like).requires_grad_(), said := numbers.to(like).requires_grad_(), tables),
             [given, said, *own.parameters()],
-            slopes.to(like),
+            upstream.to(like),
         )
         for own, tables, like in ((block, there, block.inner_bias), (exact, here, exact.inner_bias))
     )

@@ -122,8 +122,8 @@ def test_a_wall_is_not_looked_over_and_a_periodic_axis_is() -> None:
         torch.manual_seed(0)
         block = UnetBlock(8, 2, 2.0, [1], separate=False).double()
         x = torch.randn(1, 10, 8, dtype=torch.float64, requires_grad=True)
-        (slopes,) = torch.autograd.grad(block.hear_window(x, tables[0].windows[1])[0, 0].sum(), x)
-        assert slopes[0].abs().amax(-1).nonzero().flatten().tolist() == heard
+        (gradients,) = torch.autograd.grad(block.hear_window(x, tables[0].windows[1])[0, 0].sum(), x)
+        assert gradients[0].abs().amax(-1).nonzero().flatten().tolist() == heard
 
 
 GRIDS = [

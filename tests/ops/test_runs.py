@@ -108,6 +108,8 @@ def test_the_list_says_of_each_run_what_its_files_say(runs: Path) -> None:
         assert run.metric == pytest.approx(metrics["model"] / metrics["persistence"])
         assert run.bytes == sum(path.stat().st_size for path in (runs / name).rglob("*") if path.is_file())
     assert (found["other"].stage, found["other"].step, found["other"].steps) == ("operator", 20, 20)
+    validations = [e for e in read_events(runs / "other/stages/operator/events.jsonl") if e["kind"] == "validation"]
+    assert validations and all(0 <= event["cut_off"]["burgers"] <= 1 for event in validations)
     said = CliRunner().invoke(app, ["runs", str(runs), "--json"])
     assert {run["name"] for run in json.loads(said.stdout)} == set(found)
 

@@ -68,25 +68,26 @@ def test_replicated_ranks_send_each_task_s_gradients_and_sharded_ones_hold_a_par
     assert sharded.held == pytest.approx(one.held / 8, rel=0.05)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_two_ranks_send_what_ranks_that_do_not_exist_would(tmp_path: Path, strategy: str) -> None:
-    """To the byte, as collectives are called; on the wire, where messages have headers, to a per cent: of all-reduces,
-    for gloo's reduce-scatter sends more than a ring would.
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("fsdp2", 2), ("hsdp", 4)])
+def test_ranks_send_what_ranks_that_do_not_exist_would(tmp_path: Path, strategy: str, ranks: int) -> None:
+    """To the byte, as collectives are called, of machines of two ranks; on the wire, where messages have headers, to a
+    per cent: of all-reduces, for gloo's reduce-scatter sends more than a ring would.
     """
     plan, tasks, lengths = next(planned(tmp_path))
-    told = step_cost(plan, tasks, lengths, RuntimeConfig(device="cpu", strategy=strategy), 2, 2)
-    for cost, wire in run_ranks(2, _costs_of_a_rank, tmp_path, strategy):
-        assert (cost.within, cost.beyond, cost.collectives) == (told.within, 0, told.collectives)
+    told = step_cost(plan, tasks, lengths, RuntimeConfig(device="cpu", strategy=strategy), ranks, 2)
+    assert told.within and bool(told.beyond) == (strategy == "hsdp")
+    for cost, wire in run_ranks(ranks, _costs_of_a_rank, tmp_path, strategy):
+        assert (cost.within, cost.beyond, cost.collectives) == (told.within, told.beyond, told.collectives)
         assert (cost.held, cost.state, cost.flop) == (told.held, told.state, told.flop)
-        assert 2 * told.within < wire  # of two steps
-        assert strategy == "fsdp2" or wire < 1.01 * 2 * told.within
+        assert 2 * (told.within + told.beyond) < wire  # of two steps
+        assert strategy != "ddp" or wire < 1.01 * 2 * told.within
 
 
 def _costs_of_a_rank(folder: Path, strategy: str) -> tuple[Cost, int]:
     own = folder / os.environ["RANK"]  # neither reads what the other has half written
     own.mkdir()
     plan, tasks, lengths = next(planned(own))
-    with Runtime.start(RuntimeConfig(device="cpu", threads=1, strategy=strategy), 0) as runtime:
+    with Runtime.start(RuntimeConfig(device="cpu", threads=1, strategy=strategy, shard=2), 0) as runtime:
         stage = STAGES[plan.kind].build(
             StageContext(plan.name, plan.settings, tuple(tasks.values()), plan.training, runtime.config, 0, {}, {})
         )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ups.evaluation.labels import labels
-from ups.evaluation.solver import Coarse, Comparison
+from ups.evaluation.solver import Coarse, SolverComparison
 from ups.metrics import bootstrap_interval, max_error, nrmse, power_spectrum, vrmse
 from ups.report.contents import Curve, Report, Sample, TaskPage
 from ups.report.html import write_report
@@ -102,7 +102,7 @@ def advection_page(seed=0, count=4):
         predictions = {"operator": ups, "fno": fno, "persistence": np.broadcast_to(truth[:1], truth.shape)}
         samples.append(Sample(f"{index}, β = {speed}", truth, predictions))
     rows = ((32, 0.21, 0.0006), (64, 0.055, 0.0012), (128, 0.013, 0.0031), (256, 0.003, 0.009))
-    solver = Comparison(tuple(Coarse(*row) for row in rows), 0.02, 0.0009, 2, 81234.0)
+    solver = SolverComparison(tuple(Coarse(*row) for row in rows), 0.02, 0.0009, 2, 81234.0)
     return _page(
         "advection",
         "Advection",
@@ -132,7 +132,7 @@ def burgers_page(seed=1, count=4):
         fno = front(c + 0.004, 1.01 + 3 / (1 + 4 * TIMES[:, None]))
         predictions = {"operator": ups, "fno": fno, "persistence": np.broadcast_to(truth[:1], truth.shape)}
         samples.append(Sample(f"{index}, ν = {nu}", truth, predictions))
-    solver = Comparison((Coarse(64, 0.03, 0.002), Coarse(128, 0.008, 0.006)), 0.02, 0.009, 1, None)
+    solver = SolverComparison((Coarse(64, 0.03, 0.002), Coarse(128, 0.008, 0.006)), 0.02, 0.009, 1, None)
     return _page(
         "burgers",
         "Burgers",

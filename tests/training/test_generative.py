@@ -155,8 +155,8 @@ def test_the_learned_size_is_least_wrong_at_the_root_mean_square() -> None:
         return (ratio - ratio.log() - 1).mean()
 
     best = mean_square.mean().clone().requires_grad_(True)
-    (slope,) = torch.autograd.grad(off(best), best)
-    assert abs(float(slope)) < 1e-12 and float(off(best.detach())) >= 0
+    (gradient,) = torch.autograd.grad(off(best), best)
+    assert abs(float(gradient)) < 1e-12 and float(off(best.detach())) >= 0
     assert off(0.8 * best) > off(best) < off(1.2 * best)
 
 

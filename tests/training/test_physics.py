@@ -1,4 +1,6 @@
-"""Losses of a task's equation: zero for the truth, their slope that of differences; refused where they mean nothing."""
+"""Losses of a task's equation: zero for the truth, their gradients those of differences; refused where they mean
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ def errors_like(batch: Batch, size: float = 0.01) -> Tensor:
 
 
 @pytest.mark.parametrize(("equation", "name"), ALL, ids=lambda of: of if isinstance(of, str) else of.name)
-def test_each_is_zero_for_the_truth_and_its_slope_is_what_differences_find(equation: Equation, name: str) -> None:
+def test_each_is_zero_for_the_truth_and_its_gradient_is_what_differences_find(equation: Equation, name: str) -> None:
     learned, batch = case(equation)
     physics = Physics.of(learned, PhysicsConfig(**{name: 2.0}), keeps_means=False)
     errors = errors_like(batch)
@@ -82,14 +84,14 @@ def test_each_is_zero_for_the_truth_and_its_slope_is_what_differences_find(equat
     at = errors.clone().requires_grad_(True)
     loss = loss_of(physics, batch, at)
     assert float(loss.detach().min()) > 1e-4
-    (slope,) = torch.autograd.grad(loss.sum(), at)
+    (gradient,) = torch.autograd.grad(loss.sum(), at)
     for direction in (errors_like(batch, 1.0).flip(0, 1), errors):
         step = 1e-6 * direction / direction.norm()
         found = (loss_of(physics, batch, errors + step) - loss_of(physics, batch, errors - step)).sum() / 2
-        assert float(found) == pytest.approx(float((slope * step).sum()), rel=1e-3, abs=1e-12)
-    down = loss_of(physics, batch, errors - 1e-4 * slope / slope.norm() * errors.norm())
+        assert float(found) == pytest.approx(float((gradient * step).sum()), rel=1e-3, abs=1e-12)
+    down = loss_of(physics, batch, errors - 1e-4 * gradient / gradient.norm() * errors.norm())
     assert float(down.sum()) < float(loss.detach().sum())
-    assert float((slope * errors).sum()) > 0  # towards the truth it falls
+    assert float((gradient * errors).sum()) > 0  # towards the truth it falls
 
 
 def test_a_steps_balance_is_by_each_samples_own_parameters() -> None:

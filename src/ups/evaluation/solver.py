@@ -33,7 +33,7 @@ class Coarse:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SolverComparison:
     """The model against coarse solvers.
 
     `equal` is the index of the cheapest row at least as accurate as the model (None: no row is), `breakeven` the number
@@ -53,7 +53,7 @@ def compare(
     training_seconds: float,
     trajectories: int = 64,
     at_once: int | None = None,
-) -> Comparison:
+) -> SolverComparison:
     """The model and ever coarser solvers on the same test trajectories, in the same batches, of `at_once` bytes each.
 
     `predict` gives the model's frames (all but the first, or the only one of a steady task).
@@ -68,7 +68,7 @@ def compare(
     good = [i for i, row in enumerate(rows) if row.nrmse <= model_nrmse]
     equal = min(good, key=lambda i: rows[i].seconds, default=None)
     saved = rows[equal].seconds - model_seconds if equal is not None else 0.0
-    return Comparison(rows, model_nrmse, model_seconds, equal, training_seconds / saved if saved > 0 else None)
+    return SolverComparison(rows, model_nrmse, model_seconds, equal, training_seconds / saved if saved > 0 else None)
 
 
 def _spread(data: Dataset, most: int) -> Dataset:

@@ -23,6 +23,9 @@ from ups.fields import Grid, TaskSpec
 from ups.models.given import cell_mean, inside
 from ups.models.network import Layered
 
+AT_LIMIT = 1e-6
+"""So near to a limit, in the length between both, values that were cut off are, after rounding."""
+
 
 class Scales(nn.Module):
     """What the changes of a transient task's fields are measured in."""
@@ -114,6 +117,22 @@ class Guards(nn.Module):
         least, most = (last, last) if mask is None else (last.where(mask, torch.inf), last.where(mask, -torch.inf))
         lower = torch.minimum(self.get_buffer("lower").to(last), least.amin(space, keepdim=True))
         return lower, torch.maximum(self.get_buffer("upper").to(last), most.amax(space, keepdim=True))
+
+    def cut_off(
+        self,
+        state: Float[Tensor, "B *space C"],
+        last: Float[Tensor, "B *space C"],
+        mask: Bool[Tensor, "B *space one"] | None = None,
+    ) -> Float[Tensor, " B"]:
+        """The share of a guarded step's values that are at a limit: those that were cut off, but of a channel with a
+        conserved mean only those on the side to which the mean was brought back.
+        """
+        if not self.limited:
+            return state.new_zeros(len(state))
+        lower, upper = self.limits(last, mask)
+        near = AT_LIMIT * (upper - lower)
+        found = ((state <= lower + near) | (state >= upper - near)) & (upper > lower)
+        return cell_mean(found.to(state), mask).flatten(1).mean(1)
 
 
 def _logs_with_mean(
@@ -234,3 +253,17 @@ class Propagator(nn.Module):
         change = step.view(batch, *(1,) * (history.dim() - 3), channels)
         increment = self.network(task, history, static, conditions, grid)
         return self.get_submodule(f"guards_{task}")(last + change * increment, last, mask)
+
+    def cut_off(
+        self,
+        task: str,
+        start: Float[Tensor, "B *space C"],
+        states: Sequence[Float[Tensor, "B *space C"]],
+        mask: Bool[Tensor, "B *space"] | None = None,
+    ) -> Float[Tensor, " B"]:
+        """The share of a rollout's values that its guards cut off, in the mean over its steps."""
+        guards = self.get_submodule(f"guards_{task}")
+        assert isinstance(guards, Guards)
+        cells = None if mask is None else mask[..., None]
+        each = [guards.cut_off(state, last, cells) for last, state in zip([start, *states], states, strict=False)]
+        return torch.stack(each).mean(0)

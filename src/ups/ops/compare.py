@@ -31,7 +31,7 @@ _OWN = {"name"}
 
 
 @dataclass(frozen=True)
-class Row:
+class ErrorRow:
     """nRMSE of a run's model on a test set, its 95 % interval, and its ratio to the first run's."""
 
     task: str
@@ -49,7 +49,7 @@ class Row:
         return self.ratio is not None and not self.ratio.low <= 1.0 <= self.ratio.high
 
 
-def compare(runs: Sequence[Path]) -> list[Row]:
+def compare(runs: Sequence[Path]) -> list[ErrorRow]:
     """All rows of the test sets that every run has, grouped by test set."""
     if len(runs) < 2:
         raise UserError("give two runs or more to compare")
@@ -74,14 +74,14 @@ def _row(
     run: str,
     errors: Mapping[str, Sequence[float | None]],
     first: Mapping[str, Sequence[float | None]] | None,
-) -> Row:
+) -> ErrorRow:
     own = errors[MODEL]
     low, high = bootstrap_interval(_tensor(own), seed=0)
     if first is None:
-        return Row(task, kind, run, average(own), float(low), float(high))
+        return ErrorRow(task, kind, run, average(own), float(low), float(high))
     paired = errors[PERSISTENCE] == first[PERSISTENCE]
     found = ratio(own, first[MODEL]) if paired else _unpaired(own, first[MODEL])
-    return Row(task, kind, run, average(own), float(low), float(high), found, paired)
+    return ErrorRow(task, kind, run, average(own), float(low), float(high), found, paired)
 
 
 def _unpaired(errors: Sequence[float | None], others: Sequence[float | None]) -> Ratio:
@@ -109,7 +109,7 @@ def differences(runs: Sequence[Path]) -> dict[str, list[Any]]:
     return {key: values for key, values in told.items() if any(value != values[0] for value in values)}
 
 
-def error_table(rows: Sequence[Row]) -> Table:
+def error_table(rows: Sequence[ErrorRow]) -> Table:
     found = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("test set", "of", "run", "nRMSE (95 %)", "of the first run's (95 %)", ""):
         found.add_column(heading)
@@ -121,7 +121,7 @@ def error_table(rows: Sequence[Row]) -> Table:
     return found
 
 
-def as_plain(rows: Sequence[Row], changed: Mapping[str, Any]) -> dict[str, Any]:
+def as_plain(rows: Sequence[ErrorRow], changed: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "errors": [
             asdict(row) | {"ratio": row.ratio and row.ratio._asdict(), "beyond_noise": row.decided} for row in rows
@@ -130,13 +130,13 @@ def as_plain(rows: Sequence[Row], changed: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
+def draw(rows: Sequence[ErrorRow], path: Path) -> None:
     from ups.rollout.pictures import Picture
 
     Picture(figure(rows)).save(path)
 
 
-def figure(rows: Sequence[Row]) -> Figure:
+def figure(rows: Sequence[ErrorRow]) -> Figure:
     """The errors with their intervals, a panel a test set, four beside one another."""
     from matplotlib.figure import Figure
 

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from ups.durable import write
-from ups.ops.compare import Row, figure, short_names
+from ups.ops.compare import ErrorRow, figure, short_names
 from ups.report.html import document
 from ups.report.sections import figure_html
 from ups.report.verdict import interval, number
 
 
-def write_page(runs: Sequence[Path], rows: Sequence[Row], changed: Mapping[str, Sequence[Any]], path: Path) -> None:
+def write_page(
+    runs: Sequence[Path], rows: Sequence[ErrorRow], changed: Mapping[str, Sequence[Any]], path: Path
+) -> None:
     write(path, page(runs, rows, changed, path.parent).encode())
 
 
-def page(runs: Sequence[Path], rows: Sequence[Row], changed: Mapping[str, Sequence[Any]], folder: Path) -> str:
+def page(runs: Sequence[Path], rows: Sequence[ErrorRow], changed: Mapping[str, Sequence[Any]], folder: Path) -> str:
     """`folder` is where it will lie: links to the runs' own reports begin there."""
     picture = figure_html(
         figure(rows), "svg", "Errors of all runs with their intervals", "95 % intervals over the test trajectories."
@@ -51,7 +53,7 @@ the difference is beyond the noise of the test set, which says nothing about oth
     return document("Comparison of runs", body)
 
 
-def _headline(names: Mapping[str, str], rows: Sequence[Row]) -> str:
+def _headline(names: Mapping[str, str], rows: Sequence[ErrorRow]) -> str:
     """Of each run beside the first: on how many test sets it is better, and worse, beyond noise."""
     (_, first), *others = names.items()
     sentences = []
@@ -63,7 +65,7 @@ def _headline(names: Mapping[str, str], rows: Sequence[Row]) -> str:
     return "; ".join(sentences) + ", beyond noise."
 
 
-def _row(row: Row, name: str) -> str:
+def _row(row: ErrorRow, name: str) -> str:
     cell = "<td>—</td>"
     if row.ratio is not None:
         mark, kind = ("▼", "better") if row.ratio.value < 1 else ("▲", "worse")

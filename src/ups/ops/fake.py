@@ -114,7 +114,7 @@ class Sent(TorchDispatchMode):
             self.beyond += count
 
 
-class Held(TorchDispatchMode):
+class PeakBytes(TorchDispatchMode):
     """How many bytes the tensors hold that work within uses or makes, now and at `most`. `tensors` are there before."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
@@ -124,7 +124,7 @@ class Held(TorchDispatchMode):
         for tensor in tensors:
             self._note(tensor.untyped_storage())
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> PeakBytes:
         resize, held = torch.UntypedStorage.resize_, self
 
         def resized(storage: torch.UntypedStorage, size: int) -> Any:  # how FSDP frees what it has gathered

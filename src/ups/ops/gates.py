@@ -68,7 +68,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceRun:
     """What gates need of another run."""
 
     metrics: Metrics
@@ -77,7 +77,7 @@ class Reference:
 
 def references(
     gates: Mapping[str, GateConfig], tasks: Mapping[str, TaskConfig], data_seed: int
-) -> dict[str, Reference]:
+) -> dict[str, ReferenceRun]:
     """The runs that gates refer to, by the path given. One that is not finished, or of other tasks, is refused."""
     found = {}
     for name, gate in gates.items():
@@ -101,7 +101,7 @@ def references(
                 f"{where} is {run}, whose data have the seed {result.data_seed}, not {data_seed}; give one of the same"
                 " data, or this one data.seed"
             )
-        found[gate.reference] = Reference(metrics["tasks"], result)
+        found[gate.reference] = ReferenceRun(metrics["tasks"], result)
     return found
 
 
@@ -110,7 +110,7 @@ def judged(
     metrics: Metrics,
     errors: Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]],
     model: str,
-    of: Mapping[str, Reference],
+    of: Mapping[str, ReferenceRun],
     rows: Mapping[str, Sequence[int]] | None = None,
 ) -> list[Verdict]:
     """Every gate on each of its test sets. `errors`: the nRMSE of every trajectory, as evaluation gives it; `rows`:
@@ -151,7 +151,7 @@ def _beside(
     metric: str,
     errors: Mapping[str, Sequence[float | None]],
     model: str,
-    reference: Reference,
+    reference: ReferenceRun,
     view: str,
     kind: str,
     rows: Sequence[int] | None,

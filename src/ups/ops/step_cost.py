@@ -21,7 +21,7 @@ from ups.distributed.runtime.settings import RuntimeConfig
 from ups.distributed.runtime.start import Runtime
 from ups.fields import Batch
 from ups.models.saved import TrainedTask
-from ups.ops.fake import Held, Sent, Shapes, fake_runtime
+from ups.ops.fake import PeakBytes, Sent, Shapes, fake_runtime
 from ups.training.ema import EMA
 from ups.training.fit import Plan
 from ups.training.kinds import STAGES, StageContext
@@ -131,12 +131,12 @@ def cost_of(stage: Stage, micros: Sequence[MicroBatch], plan: Plan, runtime: Run
     held = _bytes(model.parameters())
     state = _bytes([*tensors, *(p.grad for p in model.parameters() if p.grad is not None)])
     optimiser.zero_grad(set_to_none=True)
-    with Held(local(tensor) for tensor in tensors) as watched, Sent(node) as sent, Counting() as work:
+    with PeakBytes(local(tensor) for tensor in tensors) as watched, Sent(node) as sent, Counting() as work:
         step.gradients(micros, runtime)
         reduce_gradients(step.of_tasks, runtime)
         of_tasks = [g for gradients in step.of_tasks for g in gradients if g is not None]
         gradients = _bytes(of_tasks)
-        with Held(local(tensor) for tensor in (*tensors, *of_tasks)) as updating:
+        with PeakBytes(local(tensor) for tensor in (*tensors, *of_tasks)) as updating:
             del of_tasks
             step.update(0, 1e-3)
     recording = updating.most + _bytes(tensors)

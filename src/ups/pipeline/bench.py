@@ -46,7 +46,13 @@ def universal(
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         for seed in seeds:
             alone = rivals_once and seed != seeds[0]
-            asked = [f"training.seconds={seconds:g}", *chosen(tasks), *overrides, *(["compare={}"] if alone else [])]
+            asked = [
+                f"training.seconds={seconds:g}",
+                *chosen(tasks),
+                ALSO,
+                *overrides,
+                *(["compare={}"] if alone else []),
+            ]
             data_seed = seeds[0] if rivals_once else seed
             results.append(finished(f"{seconds:g}s-seed{seed}", asked, out, seed, data_seed))
     numbers = compared(results)
@@ -80,7 +86,7 @@ def finished(name: str, asked: Sequence[str], out: Path, seed: int = 0, data_see
         if json.loads(path.read_text())["asked"] != given:
             raise UserError(f"{path} holds results of other settings; choose another --out, or remove it")
         return known(path)
-    run(UNIVERSAL, [f"name={name}", f"data.root={data_folder(out, data_seed)}", ALSO, *given], out, page=False)
+    run(UNIVERSAL, [f"name={name}", f"data.root={data_folder(out, data_seed)}", *given], out, page=False)
     result = Result.of(out / name)
     write_json(path, {"asked": given, "result": result.plain()})
     return result

@@ -14,7 +14,7 @@ from ups.config.plugins import load_plugins
 from ups.durable import read_json
 from ups.equations import named
 from ups.errors import UserError
-from ups.evaluation.solver import Coarse, Comparison
+from ups.evaluation.solver import Coarse, SolverComparison
 from ups.report.contents import Curve, Ensemble, Report, Sample, TaskPage
 from ups.report.legend import REFERENCE, Legend
 from ups.report.verdict import summary_rows
@@ -119,10 +119,10 @@ def _label(arrays: Mapping[str, np.ndarray], row: int) -> str:
     return ", ".join([f"test trajectory {arrays['chosen'][row]}", *values])
 
 
-def _solver(found: Mapping[str, Any] | None) -> Comparison | None:
+def _solver(found: Mapping[str, Any] | None) -> SolverComparison | None:
     if found is None or found["model_nrmse"] is None:
         return None
-    return Comparison(**{**found, "rows": tuple(Coarse(**row) for row in found["rows"])})
+    return SolverComparison(**{**found, "rows": tuple(Coarse(**row) for row in found["rows"])})
 
 
 def _curve(path: Path, label: str, predictor: str) -> Curve:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Num
 from numpy import ndarray
 
 from ups.evaluation.labels import PredictorLabel
-from ups.evaluation.solver import Comparison
+from ups.evaluation.solver import SolverComparison
 from ups.report.legend import REFERENCE, Legend
 
 
@@ -69,7 +69,7 @@ class TaskPage:
     growth: Mapping[str, tuple[Float[ndarray, " F"], Float[ndarray, " F"]]]
     spectra: Mapping[str, tuple[Num[ndarray, " K"], Float[ndarray, " K"]]]
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    solver: Comparison | None = None
+    solver: SolverComparison | None = None
     ensembles: Mapping[str, Ensemble] = field(default_factory=dict)
 
     @property

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy import ndarray
 
-from ups.evaluation.solver import Comparison
+from ups.evaluation.solver import SolverComparison
 from ups.report.contents import Curve, TaskPage
 from ups.report.drawing import MOST_INSIDE, line, name_lines, plain, styled
 from ups.report.legend import COLOURS, DASHES, MODEL, NOT_A_NUMBER, REFERENCE, SOLVER, TRIVIAL, Ink, Legend
@@ -95,7 +95,7 @@ def training_figure(curves: Sequence[Curve], legend: Legend) -> Figure:
 
 
 @styled
-def solver_figure(solver: Comparison, legend: Legend) -> Figure:
+def solver_figure(solver: SolverComparison, legend: Legend) -> Figure:
     """Error against seconds a trajectory: the solver at several resolutions, and the model as a star."""
     figure = Figure(figsize=(4.7, 3.2), layout="constrained")
     axes = figure.subplots()

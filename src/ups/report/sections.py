@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ups.evaluation.solver import Comparison
+from ups.evaluation.solver import SolverComparison
 from ups.report.animation import player_data
 from ups.report.boxes import box_figure
 from ups.report.contents import TaskPage
@@ -180,7 +180,7 @@ def _ensembles(task: TaskPage, key: str, budget: int) -> str:
     return f"<h3>Ensembles</h3>{picture}<h3>Members of {escape(task.legend.title(first))}, frame by frame</h3>{player}"
 
 
-def _solver(solver: Comparison, task: TaskPage) -> str:
+def _solver(solver: SolverComparison, task: TaskPage) -> str:
     legend = task.legend
     rows = "".join(
         f"<tr{' class=equal' if index == solver.equal else ''}><td>{row.points}</td><td>{number(row.nrmse)}</td>"
@@ -204,7 +204,7 @@ def _solver(solver: Comparison, task: TaskPage) -> str:
 </table></div></div>{picture}</div>"""
 
 
-def _solver_sentence(solver: Comparison) -> str:
+def _solver_sentence(solver: SolverComparison) -> str:
     if solver.equal is None:
         return "No coarse solver tried reaches the model's error."
     row = solver.rows[solver.equal]

@@ -14,9 +14,9 @@ from torch import Tensor
 MEMORY = 20
 """Steps that curvature is learned from."""
 DECREASE = 1e-4
-"""Of a function over what its slope promises: a step that gives less is halved."""
+"""Of a function over what its gradient promises: a step that gives less is halved."""
 FLAT = 1e-6
-"""The largest slope, over the function's value, at which all rows are done."""
+"""The largest gradient, over the function's value, at which all rows are done."""
 SHORTEST = 1e-3
 """Of a step, before curvature is forgotten and the way is the gradient's again."""
 
@@ -25,43 +25,43 @@ Objective = Callable[[Float[Tensor, "B K"]], Float[Tensor, " B"]]
 
 def least(objective: Objective, x: Float[Tensor, "B K"], iterations: int) -> Float[Tensor, "B K"]:
     """Of each row where its function, which is positive, was least, after so many gradients or where all are flat."""
-    values, slopes = _slopes(objective, x)
+    values, gradients = _gradients(objective, x)
     past: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=MEMORY)
     kept = torch.ones_like(values, dtype=torch.bool)  # rows that use their past
-    length, way = torch.ones_like(values), _way(slopes, past, kept)
+    length, way = torch.ones_like(values), _way(gradients, past, kept)
     for _ in range(iterations):
-        if bool((slopes.abs().amax(1) <= FLAT * values).all()):
+        if bool((gradients.abs().amax(1) <= FLAT * values).all()):
             break
         there = x + length[:, None] * way
-        found, rising = _slopes(objective, there)
-        promised = (slopes * way).sum(1)
+        found, rising = _gradients(objective, there)
+        promised = (gradients * way).sum(1)
         taken = found.isfinite() & (found <= values + DECREASE * length * promised)
-        step, turn = there - x, rising - slopes
+        step, turn = there - x, rising - gradients
         curvature = (step * turn).sum(1)
         known = taken & (curvature > 1e-10 * turn.square().sum(1))
         past.append((step, turn, torch.where(known, 1 / torch.where(known, curvature, 1.0), 0.0)))
-        x, slopes = torch.where(taken[:, None], there, x), torch.where(taken[:, None], rising, slopes)
+        x, gradients = torch.where(taken[:, None], there, x), torch.where(taken[:, None], rising, gradients)
         values = torch.where(taken, found, values)
         length = torch.where(taken, 1.0, length / 2)
         kept = torch.where(taken, True, kept & (length > SHORTEST))
-        way = torch.where((taken | ~kept)[:, None], _way(slopes, past, kept), way)
+        way = torch.where((taken | ~kept)[:, None], _way(gradients, past, kept), way)
     return x
 
 
-def _slopes(objective: Objective, x: Tensor) -> tuple[Float[Tensor, " B"], Float[Tensor, "B K"]]:
+def _gradients(objective: Objective, x: Tensor) -> tuple[Float[Tensor, " B"], Float[Tensor, "B K"]]:
     with torch.enable_grad():
         x = x.detach().requires_grad_(True)
         values = objective(x)
-        (slopes,) = torch.autograd.grad(values.sum(), x)
-    return values.detach(), slopes
+        (gradients,) = torch.autograd.grad(values.sum(), x)
+    return values.detach(), gradients
 
 
 def _way(
-    slopes: Float[Tensor, "B K"], past: deque[tuple[Tensor, Tensor, Tensor]], kept: Bool[Tensor, " B"]
+    gradients: Float[Tensor, "B K"], past: deque[tuple[Tensor, Tensor, Tensor]], kept: Bool[Tensor, " B"]
 ) -> Float[Tensor, "B K"]:
     """−H ∇f by the two loops; of rows without a past down the gradient, no further than one."""
-    way, shares = -slopes, []
-    scale = 1 / slopes.square().sum(1).sqrt().clamp_min(1)
+    way, shares = -gradients, []
+    scale = 1 / gradients.square().sum(1).sqrt().clamp_min(1)
     for step, turn, inverse in reversed(past):
         shares.append(inverse * (step * way).sum(1))
         way = way - shares[-1][:, None] * turn
@@ -71,5 +71,5 @@ def _way(
     way = scale[:, None] * way
     for (step, turn, inverse), share in zip(past, reversed(shares), strict=True):
         way = way + (share - inverse * (turn * way).sum(1))[:, None] * step
-    plain = -slopes / slopes.square().sum(1, keepdim=True).sqrt().clamp_min(1)
-    return torch.where((kept & ((way * slopes).sum(1) < 0))[:, None], way, plain)
+    plain = -gradients / gradients.square().sum(1, keepdim=True).sqrt().clamp_min(1)
+    return torch.where((kept & ((way * gradients).sum(1) < 0))[:, None], way, plain)

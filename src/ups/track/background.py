@@ -16,7 +16,7 @@ CLOSING = 3.0
 """Seconds that `close` waits for what is still to be delivered."""
 
 
-class Background:
+class BackgroundTracker:
     """Delivers events to the tracker that `make` gives, in order, from a thread of its own.
 
     An event stays in the backlog until the tracker has taken it. A tracker that raises is warned of once, thrown away,

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ups.errors import UserError
-from ups.track.background import Background
+from ups.track.background import BackgroundTracker
 from ups.track.jsonl import Events
 from ups.track.tracker import Tracker, Tracks
 
@@ -25,7 +25,9 @@ def open_tracker(directory: Path, names: Sequence[str], rank: int, attempt: int)
         return Tracks((), attempt)
     check_tensorboard(names)
     others = (
-        [Background("tensorboard", lambda: _tensorboard(directory / "tensorboard"))] if "tensorboard" in names else []
+        [BackgroundTracker("tensorboard", lambda: _tensorboard(directory / "tensorboard"))]
+        if "tensorboard" in names
+        else []
     )
     return Tracks([Events(directory / "events.jsonl"), *others], attempt)
 

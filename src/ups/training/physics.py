@@ -174,7 +174,7 @@ def _share(
 ) -> Float[Tensor, " B"]:
     """The norm of one over that of the other, channel by channel; the mean over them."""
     one, other = (each.flatten(1, -2).square().mean(1) for each in (apart, of))
-    # Under the root nothing may be zero, where it has no slope.
+    # Under the root nothing may be zero, where it has no gradient.
     return ((one + 1e-12 * least.square()).sqrt() / other.sqrt().clamp_min(least)).mean(1)
 
 

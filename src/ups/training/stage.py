@@ -31,12 +31,14 @@ class Parent:
 @dataclass(frozen=True, eq=False)
 class Scores:
     """How wrong each sample of a validation batch is, and how wrong what needs no training is; lower is better.
-    `shown`: the last frames of the first sample as they were predicted, for trackers to draw.
+    `shown`: the last frames of the first sample as they were predicted, for trackers to draw. `cut_off`: the share of
+    predicted values that guards cut off, where there are guards.
     """
 
     errors: Float[Tensor, " B"]
     trivial: Float[Tensor, " B"]
     shown: Float[Tensor, "T *space C"] | None = None
+    cut_off: Float[Tensor, " B"] | None = None
 
 
 class Stage(Protocol):

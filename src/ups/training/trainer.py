@@ -345,6 +345,7 @@ class Trainer:
             score=found.score,
             errors=found.errors,
             trivial=found.trivial,
+            cut_off=found.cut_off,
             best=better,
         )
         if self.runtime.rank == 0 and self.runtime.config.tracking and self._draws_now():

@@ -25,12 +25,13 @@ POINTS, BYTES = 2**21, 2**28
 
 @dataclass(frozen=True)
 class Validation:
-    """Each task's mean error, and that of what needs no training; of this rank's first trajectory the frames that were
-    predicted, and the truth.
+    """Each task's mean error, and that of what needs no training; the share of values that guards cut off, of tasks
+    that have guards; of this rank's first trajectory the frames that were predicted, and the truth.
     """
 
     errors: Mapping[str, float]
     trivial: Mapping[str, float]
+    cut_off: Mapping[str, float]
     shown: Mapping[str, tuple[Tensor, Tensor]]
 
     @property
@@ -60,15 +61,18 @@ def validate(
     stage.trainable().train()
     runtime.heartbeat.mark("scores")  # from here on it is others who take long
     sums = runtime.first(runtime.sum(torch.stack(own))).cpu()  # rank 0 has the last word
-    errors, trivial = (sums[:, :2] / sums[:, 2:]).T.tolist()
-    return Validation(dict(zip(tasks, errors, strict=True)), dict(zip(tasks, trivial, strict=True)), shown)
+    errors, trivial, cut_off = (
+        dict(zip(tasks, found, strict=True)) for found in (sums[:, :3] / sums[:, 3:]).T.tolist()
+    )
+    guarded = {name: share for name, share in cut_off.items() if math.isfinite(share)}
+    return Validation(errors, trivial, guarded, shown)
 
 
 def _rolled_out(
     stage: Stage, held: Batch, runtime: Runtime, seed: int, dtype: torch.dtype
-) -> tuple[Float[Tensor, " three"], tuple[Tensor, Tensor] | None]:
-    """The sums of this rank's errors and trivial errors, and their number; what its first trajectory shows. Every rank
-    computes equally many, because sharded models compute together; fillers count for nothing.
+) -> tuple[Float[Tensor, " four"], tuple[Tensor, Tensor] | None]:
+    """The sums of this rank's errors, trivial errors and shares cut off, and their number; what its first trajectory
+    shows. Every rank computes equally many, because sharded models compute together; fillers count for nothing.
     """
     rank, size, count, device = runtime.rank, runtime.size, len(held), runtime.device
     own = list(range(rank * count // size, (rank + 1) * count // size))
@@ -79,11 +83,12 @@ def _rolled_out(
         some = places[part.start : part.stop]
         draws = Draws(seed, f"{stage.name}, validation", torch.tensor(0), torch.tensor(some, device=device))
         scores.append(stage.validate(held.select(some).to(device, dtype), draws))
-    errors, trivial = (torch.cat(found)[: len(own)].double() for found in zip(*map(_each, scores), strict=True))
+    each = [torch.cat(found)[: len(own)].double() for found in zip(*map(_each, scores), strict=True)]
     seen = scores[0].shown
     shown = None if seen is None else (seen, held.values[places[0], -len(seen) :])
-    return torch.stack([errors.sum(), trivial.sum(), torch.ones_like(errors).sum()]), shown
+    return torch.stack([*(found.sum() for found in each), torch.ones_like(each[0]).sum()]), shown
 
 
-def _each(scores: Scores) -> tuple[Tensor, Tensor]:
-    return scores.errors, scores.trivial
+def _each(scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
+    none = torch.full_like(scores.errors, math.nan)
+    return scores.errors, scores.trivial, none if scores.cut_off is None else scores.cut_off

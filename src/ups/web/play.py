@@ -58,7 +58,7 @@ class Play(Strict):
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class PlayedFrame:
     """One moment: the model's field (the mean of its members), the solver's, the members' deviation, and numbers."""
 
     time: float
@@ -140,7 +140,7 @@ class Playground:
         fields, static = starts.start(learned, reference, begin.name, begin.seed, parameters, grid)
         return fields, static | ({MASK: torch.ones(grid.shape)} if learned.spec.masked else {})
 
-    def play(self, said: Play, arrays: Mapping[str, Float[np.ndarray, "..."]]) -> Iterator[Frame]:
+    def play(self, said: Play, arrays: Mapping[str, Float[np.ndarray, "..."]]) -> Iterator[PlayedFrame]:
         """What follows the field given; checked at once, computed frame by frame. Call each `next` without autograd."""
         learned = self._learned(said.task)
         spec, parameters = learned.spec, self._parameters(learned, said.parameters)
@@ -173,7 +173,7 @@ class Playground:
         seed: int,
         truths: Iterator[Tensor] | None,
         notes: list[str],
-    ) -> Iterator[Frame]:
+    ) -> Iterator[PlayedFrame]:
         predictor, warned = self.sim.predictor, set[str]()
         lead = None if learned.spec.steady else torch.full((1,), dt, dtype=torch.float64)
         for number in range(steps):
@@ -196,7 +196,7 @@ class Playground:
             told = [note for note in notes if note[:24] not in warned]
             warned, notes = warned | {note[:24] for note in told}, list[str]()
             numbers = {**_numbers(learned, fields, truth, mask), "notes": told}
-            yield Frame((number + 1) * dt, fields, truth, spread, numbers)
+            yield PlayedFrame((number + 1) * dt, fields, truth, spread, numbers)
 
     def _learned(self, task: str) -> TrainedTask:
         if task not in self.tasks:

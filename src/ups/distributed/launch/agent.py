@@ -53,7 +53,7 @@ _MANY = 1_000_000  # restarts as far as torch is concerned; ours are counted in 
 
 
 @dataclass(frozen=True)
-class Job:
+class SupervisedJob:
     command: tuple[str, ...]
     directory: Path
     ranks: int
@@ -67,7 +67,7 @@ class Interrupted(Exception):
     """A signal asked to stop while no rank was running."""
 
 
-def run_agent(job: Job, rendezvous: Rendezvous) -> Outcome | None:
+def run_agent(job: SupervisedJob, rendezvous: Rendezvous) -> Outcome | None:
     """Start, watch and restart until the end. Returns an outcome only where no rank decided one."""
     _silence()
     agent = Agent(job, rendezvous)
@@ -111,7 +111,7 @@ def run_agent(job: Job, rendezvous: Rendezvous) -> Outcome | None:
 class Agent(LocalElasticAgent):
     """One node's ranks."""
 
-    def __init__(self, job: Job, rendezvous: Rendezvous) -> None:
+    def __init__(self, job: SupervisedJob, rendezvous: Rendezvous) -> None:
         spec = WorkerSpec(
             role="ups",
             local_world_size=job.ranks,

@@ -47,12 +47,12 @@ def supervise(
     directory = directory.resolve()
     import_torch()
     with _variables(_agent_variables()):
-        from ups.distributed.launch.agent import Job, run_agent
+        from ups.distributed.launch.agent import SupervisedJob, run_agent
         from ups.distributed.launch.rendezvous import join
 
         rendezvous = join(directory, least, most, address)
     before = _forget_last_job(directory) if rendezvous.host else None
-    job = Job(tuple(command), directory, ranks, config, _grace(), tuple(shown or command))
+    job = SupervisedJob(tuple(command), directory, ranks, config, _grace(), tuple(shown or command))
     variables = rank_variables(directory, ranks, config, os.environ, interface=rendezvous.interface)
     with _variables({**_agent_variables(), **variables}):
         ended = run_agent(job, rendezvous)

@@ -26,8 +26,8 @@ else:
     pointwise_kernel = None
 
 FLOOR = -60.0
-"""σ is zero to all digits below; from −87 on it, and its slope, would be denormal numbers, which make products on a CPU
-several times slower. Muon's larger weights lead there. A GPU does not mind them, and is spared the passes."""
+"""σ is zero to all digits below; from −87 on it, and its gradient, would be denormal numbers, which make products on a
+CPU several times slower. Muon's larger weights lead there. A GPU does not mind them, and is spared the passes."""
 
 
 def modulated(

@@ -154,10 +154,10 @@ def _modulate_backward(
         rows = (tl.program_id(1) * LOOPS + loop) * ROWS + tl.arange(0, ROWS)
         inside = (rows < points)[:, None] & there[None, :]
         places = (sample * points + rows)[:, None] * width + columns[None, :]
-        slope = tl.load(gradient + places, inside, 0.0)
-        tl.store(out + places, slope * factor[None, :], inside)
-        of_gain += tl.sum(slope * tl.load(x + places, inside, 0.0), 0)
-        of_shift += tl.sum(slope, 0)
+        upstream = tl.load(gradient + places, inside, 0.0)
+        tl.store(out + places, upstream * factor[None, :], inside)
+        of_gain += tl.sum(upstream * tl.load(x + places, inside, 0.0), 0)
+        of_shift += tl.sum(upstream, 0)
     place = (sample * tl.num_programs(1) + tl.program_id(1)) * width + columns
     tl.store(sums + place, of_gain, there)
     tl.store(sums + tl.num_programs(0) * tl.num_programs(1) * width + place, of_shift, there)
@@ -193,9 +193,9 @@ def _activate_backward(
         places = (sample * points + rows)[:, None] * width + columns[None, :]
         z = tl.load(inner + places, inside, 0.0) + added[None, :]
         share = tl.sigmoid(z)
-        slope = tl.load(gradient + places, inside, 0.0) * share * (1 + z * (1 - share))
-        tl.store(out + places, slope, inside)
-        of_bias += tl.sum(slope, 0)
+        passed = tl.load(gradient + places, inside, 0.0) * share * (1 + z * (1 - share))
+        tl.store(out + places, passed, inside)
+        of_bias += tl.sum(passed, 0)
     place = (sample * tl.num_programs(1) + tl.program_id(1)) * width + columns
     tl.store(sums + place, of_bias, there)
 
@@ -232,10 +232,10 @@ def _gate_backward(
         rows = (tl.program_id(1) * LOOPS + loop) * ROWS + tl.arange(0, ROWS)
         inside = (rows < points)[:, None] & there[None, :]
         places = (sample * points + rows)[:, None] * width + columns[None, :]
-        slope = tl.load(gradient + places, inside, 0.0)
-        passed = slope * factor[None, :]
+        upstream = tl.load(gradient + places, inside, 0.0)
+        passed = upstream * factor[None, :]
         tl.store(out + places, passed, inside)
-        of_gate += tl.sum(slope * (tl.load(outer + places, inside, 0.0) + added[None, :]), 0)
+        of_gate += tl.sum(upstream * (tl.load(outer + places, inside, 0.0) + added[None, :]), 0)
         of_bias += tl.sum(passed, 0)
     place = (sample * tl.num_programs(1) + tl.program_id(1)) * width + columns
     tl.store(sums + place, of_gate, there)

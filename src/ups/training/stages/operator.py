@@ -126,6 +126,7 @@ class OperatorStage:
         selection.
         """
         spec, model, task, values = self.model.tasks[batch.task], self.model, batch.task, batch.values
+        cut_off = None
         if spec.steady:
             start, targets, beside = torch.zeros_like(values), values, given_of(batch, spec)
             step = stepper(model, task, start, beside, batch.parameters, None, batch.grid, self.capture)
@@ -135,9 +136,11 @@ class OperatorStage:
             start, targets = start_history(values[:, :given], spec.history), values[:, given:]
             steps = steps_of(batch, spec, given, values.dtype)
             states = list(unroll(model, task, start, batch.parameters, batch.grid, steps, self.capture))
+            cut_off = model.cut_off(task, start[:, -1], states, batch.mask)
         trivial = [start[:, -1]] * len(states)
         shown = torch.stack([state[0] for state in states])
-        return Scores(_mean_error(states, targets, batch.mask), _mean_error(trivial, targets, batch.mask), shown)
+        errors, beside = (_mean_error(found, targets, batch.mask) for found in (states, trivial))
+        return Scores(errors, beside, shown, cut_off)
 
 
 class OperatorStageSettings(Strict):

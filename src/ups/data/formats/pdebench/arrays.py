@@ -120,7 +120,7 @@ def _fields(
     return [arrays[key] if part is None else arrays[key][..., part] for key, part in places]
 
 
-class ArraysWriter(HDF5Writer):
+class PDEBenchWriter(HDF5Writer):
     """Makes the arrays that its channels and static fields belong to, and fills them."""
 
     places: ClassVar[Any]  # of the reader of the same layout
@@ -204,7 +204,7 @@ class TensorFile(ArraysFile):
         return super().understood(file, known) | {"notes": {"target": _TRANSIENT} if known.name == "darcy" else {}}
 
 
-class TensorWriter(ArraysWriter):
+class TensorWriter(PDEBenchWriter):
     """Writes one field: transient in one dimension, or steady in two with one static field."""
 
     keeps: ClassVar[tuple[str, ...]] = ("static",)
@@ -252,7 +252,7 @@ class CFDFile(ArraysFile):
         return super().understood(file, known) | {"boundary": published.boundary_of(self.path, known)}
 
 
-class CFDWriter(ArraysWriter):
+class CFDWriter(PDEBenchWriter):
     """Writes density, pressure and velocity in one, two or three dimensions."""
 
     keeps: ClassVar[tuple[str, ...]] = ()
@@ -307,7 +307,7 @@ class IncompressibleFile(ArraysFile):
         }
 
 
-class IncompressibleWriter(ArraysWriter):
+class IncompressibleWriter(PDEBenchWriter):
     """Writes Vx, Vy and particles with their static force, in two dimensions."""
 
     keeps: ClassVar[tuple[str, ...]] = ("static",)

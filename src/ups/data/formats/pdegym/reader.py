@@ -72,7 +72,7 @@ HELMHOLTZ = Family("u", static="a", end=None, kind="value")
 
 
 @dataclass(frozen=True)
-class Chunks:
+class ChunkedFiles:
     """An array in one file or, end to end, in several; `shape` is one sample's."""
 
     name: str
@@ -82,7 +82,7 @@ class Chunks:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, name: str, paths: Sequence[Path]) -> Chunks:
+    def of(cls, name: str, paths: Sequence[Path]) -> ChunkedFiles:
         counts, shapes, dtypes = [], [], []
         for path in paths:
             with open_file(path) as file:
@@ -246,7 +246,7 @@ def sample_shape(family: Family, header: Header) -> tuple[int, ...]:
     return (*frames, *((len(header.channels),) if family.axis else ()), *header.grid.shape)
 
 
-def _arrays(path: Path) -> tuple[dict[str, Chunks | Samples], Path]:
+def _arrays(path: Path) -> tuple[dict[str, ChunkedFiles | Samples], Path]:
     """Every array by its name, and the file that may describe them."""
     if path.is_dir():
         chunks = [found for entry in path.iterdir() if (found := _CHUNK.fullmatch(entry.name))]
@@ -263,16 +263,16 @@ def _arrays(path: Path) -> tuple[dict[str, Chunks | Samples], Path]:
                     f"{path}: its chunks of {name!r} are numbered {', '.join(map(str, numbers))}, not from 0 without "
                     f"gaps; fetch {name}_{missing}.nc"
                 )
-        return {name: Chunks.of(name, files) for name, files in places.items()}, path / chunks[0][0]
+        return {name: ChunkedFiles.of(name, files) for name, files in places.items()}, path / chunks[0][0]
     with open_file(path) as file:
         names = [name for name in ("velocity", "data", "solution", "c", "source") if name in file]
         samples = f"{_SAMPLE}0" in file
     if samples:
         return {name: Samples.of(name, path) for name in ("u", "a", "bc")}, path
-    return {name: Chunks.of(name, [path]) for name in names}, path
+    return {name: ChunkedFiles.of(name, [path]) for name in names}, path
 
 
-def _recognised(arrays: dict[str, Chunks | Samples], path: Path) -> Family:
+def _recognised(arrays: dict[str, ChunkedFiles | Samples], path: Path) -> Family:
     shapes = {name: item.shape for name, item in arrays.items()}
     names, solution = set(shapes), shapes.get("solution", ())
     if names == {"u", "a", "bc"}:
@@ -293,7 +293,7 @@ def _recognised(arrays: dict[str, Chunks | Samples], path: Path) -> Family:
     raise UserError(f"{path} holds {held}; no family of PDEGym has such arrays: check their axes (samples, times, …)")
 
 
-def _understood(family: Family, values: Chunks | Samples, path: Path) -> Header:
+def _understood(family: Family, values: ChunkedFiles | Samples, path: Path) -> Header:
     """The header of a file that others wrote: what its arrays tell, and what is assumed of their family."""
     frames = 1 if family.end is None else values.shape[0]
     times = torch.zeros(1, dtype=torch.float64)
