@@ -190,6 +190,11 @@ def test_a_compression_that_the_cells_do_not_allow_is_refused(settings: CodecSet
     assert codec.encode("toy", torch.zeros(1, 32, 2)).shape == (1, 4, 1)
 
 
+def test_the_default_compression_is_what_cells_allow() -> None:
+    assert set(Codec([task_of(32)], CodecSettings()).numbers.values()) == {1}  # 8 points of one channel
+    assert set(Codec([task_of(25)], CodecSettings()).numbers.values()) == {1}  # 5, which cannot be compressed 8 times
+
+
 def test_a_codec_on_a_periodic_axis_moves_with_its_field_by_whole_cells() -> None:
     torch.manual_seed(0)
     learned = task_of(32)

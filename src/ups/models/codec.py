@@ -34,7 +34,9 @@ from ups.models.trunk import Trunk, TrunkSettings
 class CodecSettings(TrunkSettings):
     """Of encoder and decoder each."""
 
-    compression: Annotated[float, Field(gt=1)] = Field(default=8, description="numbers of a field over its latent's")
+    compression: Annotated[float, Field(gt=1)] | None = Field(
+        default=None, description="numbers of a field over its latent's; 8, or as many as a cell has, if not given"
+    )
     cell: Positive = Field(default=8, description="points of a latent cell along each axis, at most")
 
 
@@ -47,15 +49,16 @@ def numbers_of_cell(spec: TaskSpec, grid: Grid, settings: CodecSettings) -> int:
     """Of a task's latent; a compression that its cells do not allow is refused."""
     cell = cell_shape(grid, settings.cell)
     values = math.prod(cell) * len(spec.channels)
-    if settings.compression > values or values == 1:
+    compression = settings.compression or min(8, values)
+    if compression > values or values == 1:
         points = " x ".join(map(str, grid.shape))
         allowed = "no more than one number" if values == 1 else f"{values} numbers, compressed at most {values} times"
         raise UserError(
-            f"task {spec.name!r} cannot be compressed {settings.compression:g} times: a codec's cell of "
+            f"task {spec.name!r} cannot be compressed {compression:g} times: a codec's cell of "
             f"{' x '.join(map(str, cell))} of its {points} points has {allowed}; give a lower compression, a larger "
             "cell, or a grid that divides by more"
         )
-    return int(values / settings.compression)
+    return int(values / compression)
 
 
 def unpatchify(cells: Float[Tensor, "B *latent CP"], patch: tuple[int, ...]) -> Float[Tensor, "B *space C"]:
