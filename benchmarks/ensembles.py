@@ -16,8 +16,8 @@ together:
 - perturbed: that operator from starts with Gaussian noise, of the size that is best on validation;
 - three seeds: operators of three seeds, which share the members: the corrector's, and two with half of the rest each.
 
-Last stands what none of them can be better than: the equation's own solver from as many starts. Where it is not below
-0.9 of the best of the three, what is not known of the starts is all the error there is, and nothing is left to correct.
+Last stands what none of them can be expected to beat: the equation's own solver from as many starts. Where it is not
+below 0.9 of the best of the three, what is not known of the starts is nearly all the error there is.
 
 The table has CRPS (over the truth's rms) and its ratio to the best of those three, which is to be at most 0.9, spread
 over skill (0.8 to 1.25), coverage of 50 % and 90 % intervals, the largest departure of members' late spectra (the last

@@ -11,15 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import Solved
 
-from ups.data.prepare.statistics import statistics
 from ups.data.sampler import Sampler, _permutation, mix, mix_each
-from ups.equations import Advection
 from ups.errors import UserError
-from ups.models.saved import TrainedTask
-from ups.training.settings import TrainingConfig
-from ups.training.trainer import sampler_of as of_training
 
 sizes = st.integers(1, 40)
 shares = st.floats(0.01, 100.0)
@@ -186,17 +180,3 @@ def test_a_batch_without_a_sample_of_every_task_is_refused():
 def test_a_window_longer_than_the_trajectory_is_refused():
     with pytest.raises(UserError, match="5 frames, too few for 5 steps"):
         Sampler((("a", 5, 5, 1.0),), seed=0, batch_size=1).indices(0, 5)
-
-
-def test_a_part_of_the_trajectories_is_drawn_and_no_other() -> None:
-    equation = Advection(points=16, frames=5)
-    data, spec = Solved(equation, 2), equation.task()
-    learned = TrainedTask(spec, data.grid, statistics(data, spec), {"beta": (0.1, 0.1)}, (spec.dt or 0.0,))
-    told, lengths = {"advection": learned}, {"advection": (10, 5)}
-    config = TrainingConfig(batch_size=2, part=(0.8, 1.0))
-    drawn = [of_training(told, lengths, {"advection": 1.0}, config, 0).indices(step, 1) for step in range(9)]
-    assert {int(i) for parts in drawn for i in parts[0].ids} == {8, 9}
-    with pytest.raises(UserError, match="leaves no trajectory"):
-        of_training(told, {"advection": (2, 5)}, {"advection": 1.0}, config, 0)
-    with pytest.raises(ValueError, match="the second is larger"):
-        TrainingConfig(part=(0.5, 0.5))

@@ -65,8 +65,8 @@ class Span(NamedTuple):
 
 
 class TaskShare(NamedTuple):
-    """A task as the sampler sees it: how many trajectories of how many frames, its share of every batch, the frames a
-    step starts from, and the first of these trajectories.
+    """A task as the sampler sees it: how many trajectories of how many frames, its share of every batch, and the
+    frames a step starts from.
     """
 
     name: str
@@ -74,7 +74,6 @@ class TaskShare(NamedTuple):
     frames: int
     share: float
     history: int = 1
-    first: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +193,7 @@ class Sampler:
             parts.append(
                 TaskIndices(
                     task.name,
-                    torch.from_numpy(task.first + ids),
+                    torch.from_numpy(ids),
                     torch.from_numpy(starts),
                     torch.from_numpy(stride),
                     slots,

@@ -59,11 +59,6 @@ class TrainingConfig(Strict):
     physics: dict[str, PhysicsConfig] = Field(
         default={}, description="by task: losses that its equation gives, of operators; none if not given"
     )
-    part: tuple[Share, Share] = Field(
-        default=(0.0, 1.0),
-        description="of the training trajectories, those from one share to the other; what samples an operator's "
-        "errors learns their true size on trajectories that the operator never saw",
-    )
     validate_every: Positive = 500
     checkpoint_every: Positive = neutral(500, "steps between checkpoints")
 
@@ -78,10 +73,8 @@ class TrainingConfig(Strict):
         return (1, SHORTEST), *((stride, rest / stride) for stride in others)
 
     @model_validator(mode="after")
-    def _in_order(self) -> TrainingConfig:
+    def _rollout_starts_at_zero(self) -> TrainingConfig:
         starts = [start for start, _ in self.rollout]
         if not starts or starts[0] != 0 or starts != sorted(starts):
             raise ValueError("rollout must list increasing shares of the training, the first of them 0")
-        if self.part[0] >= self.part[1]:
-            raise ValueError(f"part is {list(self.part)}; give two shares of which the second is larger, [0.8, 1.0]")
         return self

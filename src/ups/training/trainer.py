@@ -27,7 +27,7 @@ from ups.distributed.launch import backoff
 from ups.distributed.parallel import enough_memory, parallelise, reduce_gradients, replicas_agree
 from ups.distributed.runtime.start import Runtime
 from ups.distributed.vote import Ballot, Voting, is_out_of_memory
-from ups.errors import GaveUp, UserError
+from ups.errors import GaveUp
 from ups.models.saved import TrainedTask
 from ups.store.place import place
 from ups.track.rollouts import ROLLOUTS, keep
@@ -378,14 +378,6 @@ def sampler_of(
     """The order of a training on tasks of so many (trajectories, frames), which are `told` their shares."""
     latents = {name: math.prod(task.frame.latent_shape) for name, task in tasks.items()}
     shares = sampling_shares(config.sampling, {name: count for name, (count, _) in lengths.items()}, told, latents)
-    parts = []
-    for name, task in tasks.items():
-        count, frames = lengths[name]
-        first, end = (round(share * count) for share in config.part)
-        if first == end:
-            raise UserError(
-                f"training.part={list(config.part)} leaves no trajectory of task {name!r}, which has {count}"
-            )
-        parts.append(TaskShare(name, end - first, frames, shares[name], task.spec.history, first))
+    parts = (TaskShare(name, *lengths[name], shares[name], task.spec.history) for name, task in tasks.items())
     filling = round(math.fsum(config.sampling.points * told[name] / latents[name] for name in tasks))
     return Sampler(tuple(parts), seed, config.batch_size or max(filling, len(tasks), FEWEST))
