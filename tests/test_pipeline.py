@@ -347,6 +347,22 @@ def test_a_run_whose_directory_is_removed_ends_in_a_sentence_and_does_not_come_b
     assert not folder.exists()
 
 
+def test_a_run_whose_directory_is_removed_before_its_report_says_that_and_not_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toy.yaml").write_text(json.dumps(TOY))
+    folder = tmp_path / "runs" / "toy"
+
+    def late(directory: Path) -> Path:
+        folder.rename(tmp_path / "elsewhere")
+        return pipeline.report(directory)
+
+    monkeypatch.setattr(sys.modules["ups.pipeline.run"], "report", late)
+    with pytest.raises(UserError, match="runs/toy was removed or moved while its job ran"):
+        pipeline.run(tmp_path / "toy.yaml", [], folder.parent)
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [

@@ -369,6 +369,8 @@ def _guarded(directory: Path, work: Callable[[Runtime], object], config: RunConf
         decide(directory, Outcome("stopped", str(stopped), ranks.rank))
         raise
     except UserError as error:
+        if not directory.is_dir():  # whatever is missing, it is not the user's to mend
+            raise gone(directory) from error
         decide(directory, Outcome("mistake", str(error), ranks.rank), before)
         raise
     except GaveUp as error:
