@@ -231,7 +231,8 @@ def test_a_stage_that_is_being_trained_again_goes_on_or_gives_way_to_what_was(
         other("distilled")
     elsewhere = shutil.copytree(copied, copied.parent / "elsewhere" / "generative")
     set_aside(run_config(elsewhere), elsewhere, "codec")  # with all that stands on it, but not the half that is there
-    (elsewhere / "before" / "corrector").rename(elsewhere / "stages" / "corrector")
+    for stage in ("codec", "corrector"):
+        (elsewhere / "before" / stage).rename(elsewhere / "stages" / stage)
     waited = weights_of(elsewhere, "corrector")
     assert all(torch.equal(kept[name], waited[name]) for name in kept)
     restored_run = shutil.copytree(copied, copied.parent / "other" / "generative")

@@ -70,7 +70,7 @@ def launch(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> li
     """Submit it; the directories of the runs. Of several that launch it at once, one does."""
     job = _job(name, overrides, runs, wanted)
     directories = [job.runs / each for each in job.names]
-    first = not job.runs.exists()
+    made = [folder for folder in (job.folder, job.runs) if not folder.exists()]
     with claimed(job.folder):
         there = list(job.folder.iterdir())
         try:
@@ -80,10 +80,10 @@ def launch(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> li
             for directory, record in zip(directories, records, strict=True):
                 record.keep(directory)
         except UserError:  # refused: what was written for it goes too
-            if [path.name for path in there] == [LOCK]:  # the folder is ours
+            if job.folder in made and [path.name for path in there] == [LOCK]:  # else it is another launch's
                 shutil.rmtree(job.folder, ignore_errors=True)
                 with suppress(OSError):  # not empty: somebody else's by now
-                    if first:
+                    if job.runs in made:
                         job.runs.rmdir()
             raise
     return directories
