@@ -1,5 +1,5 @@
-"""A trained model on few trajectories of systems it does not know, beside the same network from nothing on many, in the
-same time: a table in Markdown, and its numbers in OUT/RUN-finetune.json.
+"""A trained model on few trajectories of systems it does not know, beside one of the same width and depth from nothing
+on many, in the same time: a table in Markdown, and its numbers in OUT/RUN-finetune.json.
 
     python benchmarks/finetuning.py bench/joint-300s-seed0
     python benchmarks/finetuning.py bench/joint-300s-seed0 --system file --file other.hdf5 --task heat

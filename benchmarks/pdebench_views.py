@@ -8,7 +8,8 @@ Data are ours, in PDEBench's layouts, on the points and frames of its views (`vi
 starts of its own. Rows are runs in --out that go on where they stopped, and OUT/pdebench-ROW.json when they are
 finished. Published numbers are of other data and of hours of training. nRMSE of rollouts after the frames given (of
 solutions of Darcy flow), mean over trajectories; pooled over them where the field decays to its mean. The aim is
-reached where it is in every setting, or, where it is one number for all, in their mean.
+reached where it is in every setting, or, where it is one number for all, in their mean. Rollouts start from the frames
+that PDEBench gives; what one frame given would make of them is not measured here.
 """
 
 from __future__ import annotations

@@ -183,7 +183,9 @@ def start_of(run: Path, name: str, device: str) -> Callable[[Batch], Tensor]:
             :, 0
         ]
     if name == CHOSEN:
-        predictor = Chosen(predictor, MEMBERS, 1, MEMBERS)
+        predictor = Chosen(
+            predictor, {TASK: 1.0}, MEMBERS, 1, MEMBERS
+        )  # also where the residual does not tell the truth
     return lambda batch: steady(predictor, TASK, batch)[:, 0]
 
 

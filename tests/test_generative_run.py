@@ -20,7 +20,8 @@ import ups
 from ups import pipeline
 from ups.errors import Stopped, UserError
 from ups.models.predictor import State
-from ups.pipeline.config import load_run
+from ups.pipeline.again import set_aside
+from ups.pipeline.config import load_run, run_config
 from ups.rollout import question
 from ups.rollout.chosen import Chosen
 from ups.rollout.corrected import CorrectedPredictor
@@ -135,6 +136,7 @@ def test_members_that_are_too_many_for_one_batch_come_in_pieces_with_the_same_va
 ) -> None:
     sim = ups.load(whole)
     together = sim.rollout(u0(2), steps=3, members=5, seed=1).values
+    warned = sim.rollout(30 * u0(2), steps=3, members=5, seed=1).warnings
     sizes: list[int] = []
     sample = CorrectedPredictor.sample
 
@@ -147,6 +149,8 @@ def test_members_that_are_too_many_for_one_batch_come_in_pieces_with_the_same_va
     pieces = sim.rollout(u0(2), steps=3, members=5, seed=1).values
     assert sizes == [2] * 6 + [1] * 3
     torch.testing.assert_close(pieces, together)
+    again = sim.rollout(30 * u0(2), steps=3, members=5, seed=1).warnings
+    assert again == warned and "outside the range" in " ".join(warned)
 
 
 def test_members_whose_states_fit_nowhere_are_refused(whole: Path) -> None:
@@ -225,6 +229,12 @@ def test_a_stage_that_is_being_trained_again_goes_on_or_gives_way_to_what_was(
             other("corrector")
     with pytest.raises(UserError, match=r"stands on corrector, which is trained to step 7 of 10; finish that first"):
         other("distilled")
+    elsewhere = shutil.copytree(copied, copied.parent / "elsewhere" / "generative")
+    set_aside(run_config(elsewhere), elsewhere, "codec")  # with all that stands on it, but not the half that is there
+    for stage in ("codec", "corrector"):
+        (elsewhere / "before" / stage).rename(elsewhere / "stages" / stage)
+    waited = weights_of(elsewhere, "corrector")
+    assert all(torch.equal(kept[name], waited[name]) for name in kept)
     restored_run = shutil.copytree(copied, copied.parent / "other" / "generative")
     shutil.rmtree(restored_run / "stages" / "corrector")
     for path in (restored_run / "before").iterdir():

@@ -25,6 +25,8 @@ from ups.equations.named import EQUATIONS
 from ups.errors import STOPPED, GaveUp, UserError
 from ups.metrics import register_metric, registry
 from ups.models.saved import ModelSpec
+from ups.pipeline.check import check_job
+from ups.pipeline.config import load_run
 from ups.pipeline.trainings import train_compared
 from ups.report.verdict import metrics_table
 from ups.training import fit
@@ -98,6 +100,14 @@ def test_more_ranks_than_samples_are_refused_before_anything_is_made(tmp_path: P
         with pytest.raises(UserError, match=sentence):
             pipeline.run(tmp_path / "toy.yaml", told, tmp_path / "runs", 8)
         assert not (tmp_path / "runs").exists()
+
+
+def test_what_many_ranks_trained_one_process_may_evaluate(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text(json.dumps(TOY))
+    config = load_run(tmp_path / "toy.yaml", ["runtime.strategy=hsdp", "runtime.shard=2"])
+    check_job(config, tmp_path / "toy", 1, 1)
+    with pytest.raises(UserError, match="does not divide the 3 ranks"):
+        check_job(config, tmp_path / "toy", 3, 3)
 
 
 def test_more_steps_for_a_stage_that_a_trained_one_stands_on_are_refused_before_any_training(tmp_path: Path) -> None:

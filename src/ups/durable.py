@@ -103,7 +103,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def damaged(path: Path) -> UserError:
-    return UserError(f"{path} is damaged; remove it, and the command that made it writes it again")
+    return UserError(f"{path} is damaged; bring it back from a copy, or remove it")
 
 
 def seal(content: Mapping[str, Any]) -> bytes:

@@ -104,7 +104,7 @@ def test_a_task_for_rented_machines_says_what_they_need(toy: str, tmp_path: Path
     assert spot["resources"]["accelerators"] == "H200:8" and spot["resources"]["use_spot"]
     assert spot["file_mounts"]["/ups-kept"] == {"source": "s3://bucket/runs", "mode": "MOUNT_CACHED"}
     assert "--gpus 8" in spot["run"] and "rsync" in spot["run"]
-    sent = launched(toy, *SKY, *runs).partition("toy.launch/config.yaml:\n#   ")[2].replace("\n#   ", "\n")
+    sent = launched(toy, *SKY, *runs).partition("toy.launch/submitted.yaml:\n#   ")[2].replace("\n#   ", "\n")
     assert yaml.safe_load(sent) == yaml.safe_load(TOY)
     many = launched(toy, *SKY[:-1], "shared", "--gpus", "8", "--nodes", "4", "training.batch_size=32", *runs)
     task = yaml.safe_load(many)
@@ -250,6 +250,7 @@ def test_of_two_that_launch_a_run_at_once_one_does(toy: str, tmp_path: Path) -> 
     assert sorted(process.returncode for process in both) == [0, 2]
     assert re.search("is in use by another process|is launched already", "".join(said))
     assert (tmp_path / "asked").read_text() == "job\n" and Record.of(runs / "toy").job == "1"
+    assert (runs / "toy.launch" / "job.sbatch").is_file()  # which the one that was refused leaves
 
 
 def test_a_run_that_was_not_launched_is_one_sentence(tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_skypilot_s_own_parser_accepts_the_tasks(toy: str, tmp_path: Path, optio
     runs = tmp_path / "runs"
     text = launched(toy, *SKY, "--gpus", "8", *options, "--runs", str(runs), "--dry-run")
     (runs / "toy.launch").mkdir(parents=True)
-    (runs / "toy.launch" / "config.yaml").write_text(TOY)
+    (runs / "toy.launch" / "submitted.yaml").write_text(TOY)
     (tmp_path / "task.yaml").write_text(text)
     parse = "import sky, sys; task = sky.Task.from_yaml(sys.argv[1]); print(task.num_nodes, *task.resources)"
     python = Path(os.environ["UPS_SKY"]).with_name("python")

@@ -23,9 +23,6 @@ from ups.fields import Grid, TaskSpec
 from ups.models.given import cell_mean, inside
 from ups.models.network import Layered
 
-AT_LIMIT = 1e-6
-"""So near to a limit, in the length between both, values that were cut off are, after rounding."""
-
 
 class Scales(nn.Module):
     """What the changes of a transient task's fields are measured in."""
@@ -125,13 +122,13 @@ class Guards(nn.Module):
         mask: Bool[Tensor, "B *space one"] | None = None,
     ) -> Float[Tensor, " B"]:
         """The share of a guarded step's values that are at a limit: those that were cut off, but of a channel with a
-        conserved mean only those on the side to which the mean was brought back.
+        conserved mean only those on the side to which the mean was brought back. Near a limit is not at it: what decays
+        to zero may do so.
         """
         if not self.limited:
             return state.new_zeros(len(state))
         lower, upper = self.limits(last, mask)
-        near = AT_LIMIT * (upper - lower)
-        found = ((state <= lower + near) | (state >= upper - near)) & (upper > lower)
+        found = ((state <= lower) | (state >= upper)) & (upper > lower)
         return cell_mean(found.to(state), mask).flatten(1).mean(1)
 
 

@@ -26,16 +26,17 @@ def check_alone(config: RunConfig, directory: Path, name: str) -> None:
         raise UserError(f"--stage {name}: the run's stages are {', '.join(plans)}; name one of them")
     for parent in plans[name].on:
         _refuse_unfinished(plans, parent, name)
-    plan = plans[name]
-    if not _ended(plan):
+    plan, ended = plans[name], _ended(plans[name])
+    if not ended:
         settled(plan)
-        if plan.start is not None and progress_of(plan.directory) is None:
-            check_start(plan.start, plan.like)
+    if plan.start is not None and (ended or progress_of(plan.directory) is None):
+        check_start(plan.start, plan.like)
 
 
 def _refuse_unfinished(plans: dict[str, Plan], parent: str, name: str) -> None:
     for older in plans[parent].on:
         _refuse_unfinished(plans, older, name)
+    settled(plans[parent])
     progress, wanted = progress_of(plans[parent].directory), plans[parent].training.steps
     if (done := 0 if progress is None else progress["step"]) < wanted:
         raise UserError(
@@ -56,8 +57,9 @@ def set_aside(config: RunConfig, directory: Path, name: str) -> None:
         write(metrics, (json.dumps(read_json(metrics) | {"state": "evaluated"}, indent=1) + "\n").encode())
     (directory / BEFORE).mkdir(exist_ok=True)
     for stale in reversed([name, *standing_on(config, name)]):
-        if plans[stale].directory.exists():
-            shutil.rmtree(directory / BEFORE / stale, ignore_errors=True)
+        if (directory / BEFORE / stale).exists():  # and it is not trained to its end since, or was not any good
+            shutil.rmtree(plans[stale].directory, ignore_errors=True)
+        elif plans[stale].directory.exists():
             os.rename(plans[stale].directory, directory / BEFORE / stale)
 
 

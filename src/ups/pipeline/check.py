@@ -112,7 +112,8 @@ def check_job(config: RunConfig, directory: Path, ranks: int, node: int) -> None
     if begun(directory):
         refuse_other(directory, config, run_config(directory))
     check_batches(config, ranks)
-    config.runtime.sharing(ranks, node)
+    if ranks > 1:  # one process has no ranks to share with, and evaluates what many trained
+        config.runtime.sharing(ranks, node)
 
 
 def check_quickly(config: RunConfig, directory: Path, ranks: int) -> None:

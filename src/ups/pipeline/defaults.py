@@ -96,7 +96,11 @@ def complete(
     here = device_of(config)
     grids = {name: _grid(name, task, root) for name, task in config.tasks.items()}
     completed = [_completed(values, config, grids, kind) for kind in sorted(TRAINING, key=lambda kind: kind != here)]
-    kept = (found for found in completed if begun and all(_at(begun, c.key) == c.value for c in found[1]))
+    kept = (
+        found
+        for found in completed
+        if begun and all(_at(begun, c.key) == c.value for c in found[1] if c.key[0] != "runtime")
+    )
     return next(kept, completed[0])
 
 

@@ -123,7 +123,7 @@ def judge(
     operator = next((name for name, plan in stages.items() if plan.kind == "operator"), model)
     choice = {
         task: choosable(predictors[operator], task, sources[task], view, config.seed)
-        for task, view in (reversed(own) if predictors[model].chance else ())  # of several views, the first
+        for task, view in (dict(reversed(own)).items() if predictors[model].chance else ())  # the first of its views
     }
     firsts = {task: share for task, share in choice.items() if share is not None}
     solver = {view: e.solver for view, e in found.items() if e.solver}

@@ -13,7 +13,7 @@ from typing import Any
 
 from ups.config.load import packaged_configs, read_config
 from ups.config.text import to_yaml
-from ups.distributed.launch.claim import claimed, in_use, is_claimed
+from ups.distributed.launch.claim import LOCK, claimed, in_use, is_claimed
 from ups.errors import UserError
 from ups.ops.launch import local, sky, slurm
 from ups.ops.launch.job import RECORD, Job, Record, check_secrets
@@ -71,20 +71,21 @@ def launch(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> li
     job = _job(name, overrides, runs, wanted)
     directories = [job.runs / each for each in job.names]
     made = [folder for folder in (job.folder, job.runs) if not folder.exists()]
-    try:
-        with claimed(job.folder):
+    with claimed(job.folder):
+        there = list(job.folder.iterdir())
+        try:
             for directory in directories:
                 _refuse_launched(directory)
             records = _submit(name, overrides, job, wanted)
             for directory, record in zip(directories, records, strict=True):
                 record.keep(directory)
-    except UserError:  # refused: what was written for it goes too
-        if job.folder in made:
-            shutil.rmtree(job.folder, ignore_errors=True)
-        if job.runs in made:
-            with suppress(OSError):  # not empty: somebody else's by now
-                job.runs.rmdir()
-        raise
+        except UserError:  # refused: what was written for it goes too
+            if job.folder in made and [path.name for path in there] == [LOCK]:  # else it is another launch's
+                shutil.rmtree(job.folder, ignore_errors=True)
+                with suppress(OSError):  # not empty: somebody else's by now
+                    if job.runs in made:
+                        job.runs.rmdir()
+            raise
     return directories
 
 
@@ -99,7 +100,7 @@ def dry_run(name: str, overrides: Sequence[str], runs: Path, wanted: Asked) -> s
     words = sky.started("sky", job, wanted.rented, job.folder / "task.yaml")
     values = "".join(f"#   {line}\n" for line in to_yaml(_values(name, overrides, job)).splitlines())
     task = to_yaml(sky.task(job, wanted.rented))
-    return f"# {' '.join(words)}\n{task}# {job.folder / 'config.yaml'}:\n{values}"
+    return f"# {' '.join(words)}\n{task}# {job.folder / sky.SUBMITTED}:\n{values}"
 
 
 def status(directory: Path) -> tuple[str, str]:

@@ -304,10 +304,11 @@ def _claimed(
     check_trackers(config.runtime)
     if stage is not None:
         check_alone(config, directory, stage)
-    with claimed_run(directory, config, _before(directory), rendezvous), tracked(directory, config.runtime):
+    with claimed_run(directory, config, _before(directory), rendezvous):
         if stage is not None:
             set_aside(config, directory, stage)
-        yield
+        with tracked(directory, config.runtime):
+            yield
 
 
 def _train_command(name: str, overrides: Sequence[str], runs: Path) -> list[str]:

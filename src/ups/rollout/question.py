@@ -124,7 +124,7 @@ def _states(
     def see(values: Tensor, place: int) -> None:
         """Of the states of every member and sample, (M, B, *points, C), those wanted are kept."""
         for departures, part in zip(watched, values.split(counts, 1), strict=True):
-            departures.see(part.flatten(0, 1))
+            departures.see(part.flatten(0, 1), place)
         if place in needed:
             states.append(values)
 

@@ -30,10 +30,11 @@ class Departures:
 
     def __init__(self, learned: TrainedTask, mask: Bool[Tensor, "N *space"] | None = None) -> None:
         self._learned, self._mask, self._ends = learned, mask, learned.normaliser.ranges()
-        self._seen: list[Tensor] = []
+        self._seen: dict[int, Tensor] = {}
 
-    def see(self, state: Float[Tensor, "B *points C"]) -> None:
-        """The next one; the first is the start, or the solution of a steady task."""
+    def see(self, state: Float[Tensor, "B *points C"], step: int | None = None) -> None:
+        """The next one, or some members of a `step`; the first is the start, or the solution of a steady task."""
+        step = len(self._seen) if step is None else step
         values = state.detach().flatten(0, -2)  # (all points of all samples, C)
         inside = torch.ones_like(values[:, :1], dtype=torch.bool)
         if self._mask is not None:
@@ -43,7 +44,12 @@ class Departures:
         outside = inside & ((values < low) | (values > high))
         least = torch.where(outside, values, math.inf).amin(0)
         most = torch.where(outside, values, -math.inf).amax(0)
-        self._seen.append(torch.stack([least, most, values.isfinite().all(0).to(values)]))
+        finite = values.isfinite().all(0).to(values)
+        if step in self._seen:
+            others = self._seen[step]
+            least, most = torch.minimum(least, others[0]), torch.maximum(most, others[1])
+            finite = torch.minimum(finite, others[2])
+        self._seen[step] = torch.stack([least, most, finite])
 
     def _limits(self) -> Float[Tensor, "2 C"]:
         if self._ends is None:
@@ -55,16 +61,17 @@ class Departures:
         """Each channel's at its first step; a steady task has none."""
         steady = self._learned.spec.steady
         task, names = self._learned.spec.name, self._learned.spec.channel_names
-        least, most, finite = torch.stack(self._seen).double().cpu().unbind(1)  # (S, C) each
+        steps = sorted(self._seen)
+        least, most, finite = torch.stack([self._seen[n] for n in steps]).double().cpu().unbind(1)  # (S, C) each
         notes = []
         if self._ends is not None:
             trained = self._learned.normaliser.physical(self._ends).T.tolist()
             for channel, name in enumerate(names):
                 outside = least[:, channel] <= most[:, channel]
                 if bool(outside.any()):
-                    step = int(outside.int().argmax())
-                    seen = torch.stack([least[step, channel], most[step, channel]])
-                    at, what = ("", "the solution") if steady else (f"step {step}: ", "what follows")
+                    row = int(outside.int().argmax())
+                    seen = torch.stack([least[row, channel], most[row, channel]])
+                    at, what = ("", "the solution") if steady else (f"step {steps[row]}: ", "what follows")
                     notes.append(
                         f"{at}{name} = {span(seen)} is outside the range that task {task!r} was trained on "
                         f"({trained[channel][0]:.4g} to {trained[channel][1]:.4g}); do not trust {what}"
@@ -72,7 +79,7 @@ class Departures:
         for channel, name in enumerate(names):
             broken = finite[:, channel] == 0
             if bool(broken.any()):
-                at, mend = f"step {int(broken.int().argmax())}: ", "start nearer to trained data"
+                at, mend = f"step {steps[int(broken.int().argmax())]}: ", "start nearer to trained data"
                 if steady:
                     at, mend = "", "give conditions nearer to trained data"
                 notes.append(f"{at}{name} of task {task!r} has NaN or infinite values; {mend}")

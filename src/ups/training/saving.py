@@ -127,12 +127,12 @@ class Saving:
             if not self.folder.parent.is_dir():
                 raise gone(self.runtime.directory or self.folder.parent) from error
             self.events.write("not_saved", step=state.step, reason=str(error), in_a_row=self._refused)
-            if self._refused == 1 and self.runtime.rank == 0:
-                warnings.warn(f"{error}; it is tried again every {RETRY:.0f} s", stacklevel=2)
             if stopping:
                 kept = checkpoint.steps(self.folder)
                 left = f"step {kept[-1]} is the last that is saved" if kept else "nothing is saved"
                 raise Stopped(f"{error}; {left}") from error
+            if self._refused == 1 and self.runtime.rank == 0:
+                warnings.warn(f"{error}; it is tried again every {RETRY:.0f} s", stacklevel=2)
             refused_for = time.monotonic() - self._refused_since
             if refused_for > self.runtime.config.disk_patience:
                 raise GaveUp(f"no checkpoint could be written for {refused_for:.0f} s: {error}") from error

@@ -178,7 +178,7 @@ class Runtime:
             )
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, on every rank; small things only, before training starts."""
+        """Every rank's value, on every rank; small things only, and not in every step."""
         values: list[Any] = [value] * self.size
         if self.saving is not None:
             dist.all_gather_object(values, value, group=self.saving)

@@ -28,6 +28,8 @@ COPY_EVERY = 60
 IDLE = 10
 """Minutes after which machines that do nothing are given back."""
 _CONFIG, _PYTHON = "~/ups-launch/config.yaml", "~/ups-env/bin/python"
+SUBMITTED = "submitted.yaml"
+"""The configuration beside the task, under a name that no run's has."""
 _ALIVE = ("pending", "submitted", "starting", "init", "setting_up", "running", "recovering", "cancelling")
 _SINGLE = ("vast",)
 """Clouds whose machines cannot be joined."""
@@ -60,7 +62,7 @@ def task(job: Job, rented: Rented) -> dict[str, Any]:
     else:
         resources |= {"autostop": {"idle_minutes": IDLE, "down": True}}
     found: dict[str, Any] = {"name": job.name, "resources": resources, "num_nodes": job.nodes}
-    mounts: dict[str, Any] = {_CONFIG: str(job.folder / "config.yaml")}
+    mounts: dict[str, Any] = {_CONFIG: str(job.folder / SUBMITTED)}
     found["file_mounts"] = mounts
     if rented.bucket:
         mounts[KEPT] = {"source": rented.storage, "mode": "MOUNT_CACHED"}
@@ -79,7 +81,7 @@ def submit(job: Job, rented: Rented, values: dict[str, Any]) -> list[Record]:
     sky = command()
     credentials(sky, rented.cloud)
     job.folder.mkdir(parents=True, exist_ok=True)
-    (job.folder / "config.yaml").write_text(to_yaml(values))
+    (job.folder / SUBMITTED).write_text(to_yaml(values))
     path = job.folder / "task.yaml"
     path.write_text(to_yaml(task(job, rented)))
     asked(started(sky, job, rented, path), "SkyPilot refused the job")
